@@ -1,0 +1,15 @@
+/* Everything of the public interface. */
+#ifndef RINGFOLD_RINGFOLD_H
+#define RINGFOLD_RINGFOLD_H
+
+#include <ringfold/comm.h>
+#include <ringfold/ddp.h>
+#include <ringfold/error.h>
+#include <ringfold/limits.h>
+#include <ringfold/plan.h>
+#include <ringfold/store.h>
+#include <ringfold/train.h>
+#include <ringfold/types.h>
+#include <ringfold/version.h>
+
+#endif

@@ -1,0 +1,94 @@
+/* The built-in trainer: models, data, optimizer and loop over rf_ddp. Prints nothing: the caller is told of each step.
+ *
+ * Thread safety: one call at a time for a communicator; callbacks run on the caller's thread. */
+#ifndef RINGFOLD_TRAIN_H
+#define RINGFOLD_TRAIN_H
+
+#include <ringfold/comm.h>
+#include <ringfold/ddp.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct rf_train_options {
+    const char *model;     /* "mlp" or "cnn". Borrowed, like all strings here, until rf_train returns */
+    const char *data;      /* folder with the IDX files of MNIST's names, .gz or not */
+    uint64_t seed;
+    uint32_t epochs;       /* 0: only `steps` counts */
+    uint64_t steps;        /* 0: only `epochs` counts */
+    uint32_t batch;        /* global batch in samples; a multiple of shards */
+    uint32_t shards;       /* V; 0: one a member */
+    const char *optimizer; /* "sgd" or "adamw" */
+    double lr, momentum, weight_decay;
+    uint64_t warmup_steps; /* the rate rises to lr; then it follows a cosine to lr / 10 */
+    double clip;           /* global norm; 0: off */
+    int hidden;            /* width of the mlp's hidden layers; 0: 256 */
+    struct rf_ddp_options ddp;
+};
+
+/* What one model needs, in bytes, on one worker. */
+struct rf_train_memory {
+    size_t parameters, gradients, averaged, optimizer, activations;
+};
+
+struct rf_train_start {
+    int rank, size;
+    uint32_t batch, shards;
+    uint64_t parameters;     /* count */
+    uint64_t train_samples, test_samples;
+    uint64_t steps, steps_per_epoch;
+    const char *compute;     /* what carries out the arithmetic, for people */
+    struct rf_train_memory memory;
+};
+
+struct rf_train_step {
+    uint64_t step, steps;    /* 1 … steps: the number of committed steps, and how many there will be */
+    uint64_t epoch;          /* from 1 */
+    double loss;             /* mean over the step's samples of all workers */
+    double grad_norm, lr;
+    double step_s, compute_s, data_s, comm_s, exposed_s, wait_s;
+    uint64_t samples, digest;
+    double samples_per_s;    /* of all workers */
+    int slowest_rank;
+};
+
+struct rf_train_epoch {
+    uint64_t epoch, step;
+    double accuracy, test_loss; /* each test sample counted once, over all workers */
+    uint64_t test_samples;
+    double seconds;
+};
+
+struct rf_train_result {
+    uint64_t steps, samples;
+    double accuracy, loss, test_loss; /* of the last epoch, or measured at the end */
+    double seconds, samples_per_s;
+    double compute_s, data_s, comm_s, exposed_s, wait_s, eval_s;
+    double hidden_ratio;     /* share of the communication that the computation hid */
+    uint64_t digest;         /* of parameters and optimizer state, equal on all */
+    uint64_t digests[RF_MAX_LOCAL_RANKS]; /* as each of the first ranks reported it */
+    struct rf_train_memory memory;
+    bool stopped;            /* by `stop`, before its time */
+};
+
+struct rf_train_callbacks {
+    void (*start)(void *context, const struct rf_train_start *start);
+    void (*step)(void *context, const struct rf_train_step *step);
+    void (*epoch)(void *context, const struct rf_train_epoch *epoch);
+    /* Each averaged gradient after the first step (gradient), each parameter at the end. Row-major, `dims` <= 4. */
+    void (*tensor)(void *context, bool gradient, const char *name, const float *data,
+                   const size_t *shape, int dims);
+    bool (*stop)(void *context); /* asked once a step; true on any member stops all after the same step */
+    void *context;
+};
+
+RF_API void rf_train_options_init(struct rf_train_options *options);
+RF_API RF_MUST_CHECK int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
+                                  const struct rf_train_callbacks *callbacks,
+                                  struct rf_train_result *result, struct rf_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
