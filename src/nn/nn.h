@@ -1,0 +1,89 @@
+/* Networks: layers with an explicit forward and backward pass over oneDNN, chained into a model; optimizers.
+ *
+ * A model is built for a largest micro-batch; all activations are planned and allocated then, and a pass allocates nothing. It
+ * knows nothing of workers: gradients are *added* to memory that the caller names for each tensor, and the caller is told
+ * of each tensor as soon as its gradient is complete, last layer first, so that communication can start.
+ * Everything is deterministic for a seed and a thread count; the result for a sample does not depend on the worker.
+ *
+ * Images are NHWC or NCHW as the implementation likes; inputs to a model are float32 rows of `input_count` in the file's
+ * order (NCHW with one channel is the same). Labels are 0 … classes - 1. Thread safety: one thread a model. */
+#ifndef RF_NN_NN_H
+#define RF_NN_NN_H
+
+#include <ringfold/error.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { RF__TENSOR_DIMS = 4, RF__TENSOR_NAME = 64 };
+
+struct rf__model;
+
+struct rf__model_options {
+    const char *name;  /* "mlp", "cnn"; RF_EINVAL and the names there are otherwise */
+    int channels, height, width, classes; /* of one sample */
+    int batch;         /* largest micro-batch */
+    int hidden;        /* mlp: width of the hidden layers; 0: the default */
+    uint64_t seed;     /* of the initial parameters */
+};
+
+/* A trained tensor, in order of the forward pass. `decay`: weight decay applies (not for biases). */
+struct rf__tensor {
+    char name[RF__TENSOR_NAME];
+    float *data;       /* the model's */
+    size_t count;
+    size_t shape[RF__TENSOR_DIMS];
+    int dims;
+    int decay;
+};
+
+int rf__model_create(const struct rf__model_options *options, struct rf__model **out,
+                     struct rf_error *err);
+void rf__model_destroy(struct rf__model *model);
+
+int rf__model_tensors(const struct rf__model *model);
+const struct rf__tensor *rf__model_tensor(const struct rf__model *model, int index);
+size_t rf__model_parameters(const struct rf__model *model);       /* elements */
+size_t rf__model_activation_bytes(const struct rf__model *model); /* scratch and gradients of activations included */
+const char *rf__model_compute(void);                              /* "oneDNN 2.6.3, AVX-512" */
+
+/* Forward on `count` <= batch samples: sum of the losses (softmax cross-entropy) and, where not NULL, how many were right. */
+int rf__model_forward(struct rf__model *model, const float *inputs, const int32_t *labels,
+                      int count, double *loss_sum, int *correct, struct rf_error *err);
+
+/* After a forward: adds the gradient of the *sum* of losses to grad(context, index) for each tensor, last layer first, and
+ * calls ready(context, index) after each. Either callback may not touch the model. */
+struct rf__model_sink {
+    float *(*grad)(void *context, int index);
+    int (*ready)(void *context, int index); /* non-zero ends the pass with that code */
+    void *context;
+};
+int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sink,
+                       struct rf_error *err);
+
+/* Optimizers. State is one block for all tensors, registered by the caller for hashing. */
+struct rf__optimizer;
+
+struct rf__optimizer_options {
+    const char *name; /* "sgd" (with momentum) or "adamw" */
+    double momentum;  /* sgd */
+    double beta1, beta2, epsilon; /* adamw; 0: 0.9, 0.999, 1e-8 */
+    double weight_decay;          /* decoupled, for both */
+};
+
+int rf__optimizer_create(const struct rf__optimizer_options *options, const struct rf__model *model,
+                         struct rf__optimizer **out, struct rf_error *err);
+void rf__optimizer_destroy(struct rf__optimizer *optimizer);
+void rf__optimizer_state(struct rf__optimizer *optimizer, void **state, size_t *bytes);
+
+/* Updates every tensor from gradient(context, index) x `scale` (clipping); `step` counts from 1. */
+void rf__optimizer_update(struct rf__optimizer *optimizer, struct rf__model *model,
+                          const float *(*gradient)(void *context, int index), void *context,
+                          double rate, double scale, uint64_t step);
+
+/* Sum of squares of `count` floats, in double, in a fixed order. */
+double rf__sum_of_squares(const float *x, size_t count);
+
+/* The learning rate of `step` (from 1): linear warm-up, then a cosine from `rate` to `rate` / 10 at `steps`. */
+double rf__schedule_rate(double rate, uint64_t step, uint64_t warmup, uint64_t steps);
+
+#endif

@@ -1,0 +1,10 @@
+/* The monotonic clock. */
+#ifndef RF_OS_CLOCK_H
+#define RF_OS_CLOCK_H
+
+#include "io/clock.h"
+
+int64_t rf__now(void);
+extern struct rf__clock rf__system_clock;
+
+#endif
