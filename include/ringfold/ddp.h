@@ -59,6 +59,7 @@ struct rf_step_report {
     double wait_s;     /* of that, for members that were still computing */
     double slowest_compute_s;
     int slowest_rank;
+    int stop;          /* a member asked for it: all see this after the same step */
 };
 
 /* Bytes held for one worker. */
@@ -107,6 +108,9 @@ RF_API RF_MUST_CHECK int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 /* Waits for all members' gradients; all commit, or none does. Afterwards the averages are valid until the next begin. */
 RF_API RF_MUST_CHECK int rf_ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report,
                                        struct rf_error *err);
+
+/* This member's next step report asks all to stop after that step. */
+RF_API void rf_ddp_request_stop(struct rf_ddp *ddp);
 
 RF_API const float *rf_ddp_average(const struct rf_ddp *ddp, int index);
 
