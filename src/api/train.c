@@ -1,7 +1,7 @@
 /* The trainer's public entry: the communicator's runner and the file system, wired to src/train. */
+#include "train/train.h"
 #include "api/comm.h"
 #include "os/file.h"
-#include "train/train.h"
 
 #include <ringfold/train.h>
 
