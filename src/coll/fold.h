@@ -1,8 +1,10 @@
-/* Folding: the arithmetic of reductions on arrays. Pure; no alignment is required, aligned arrays are faster.
+/* Folding: the arithmetic of reductions on arrays. Pure; no alignment is required, aligned arrays
+ * are faster.
  *
- * Bits: an operation on the same left and right operands gives the same bits wherever it is carried out (vector and
- * scalar paths agree, tails included), NaN and signed zeros too. Buffers may be the same but must not partly overlap.
- * "acc" is float32 for f16 and bf16, and the type itself for all others. Conversion to half rounds to nearest even. */
+ * Bits: an operation on the same left and right operands gives the same bits wherever it is carried
+ * out (vector and scalar paths agree, tails included), NaN and signed zeros too. Buffers may be the
+ * same but must not partly overlap. "acc" is float32 for f16 and bf16, and the type itself for all
+ * others. Conversion to half rounds to nearest even. */
 #ifndef RF_COLL_FOLD_H
 #define RF_COLL_FOLD_H
 
@@ -15,7 +17,8 @@ enum rf_type rf__acc_type(enum rf_type type);
 void rf__fold(enum rf_type type, enum rf_redop redop, void *dst, const void *left,
               const void *right, size_t count);
 
-/* acc[i] = acc[i] op x[i], or x[i] op acc[i] where `left`; acc of the accumulator type, x of `type`. */
+/* acc[i] = acc[i] op x[i], or x[i] op acc[i] where `left`; acc of the accumulator type, x of
+ * `type`. */
 void rf__fold_acc(enum rf_type type, enum rf_redop redop, void *acc, const void *x, bool left,
                   size_t count);
 
@@ -26,9 +29,10 @@ void rf__narrow(enum rf_type type, void *dst, const void *acc, size_t count);
 /* x[i] /= divisor, x of `type`; integers: by (integer)divisor, towards zero. Divisor 1: nothing. */
 void rf__divide(enum rf_type type, void *x, double divisor, size_t count);
 
-/* outs[k][i] = (ins[0][i] op ins[1][i] op …) / divisor for every k: folded in the order of `ins`, in the accumulator type,
- * rounded once. One pass over memory in cache-sized pieces. An `out` may be one of the `ins`. `stream`: the caller expects the
- * outs to be larger than the caches, so stores may bypass them. 1 <= in_count, out_count <= RF_MAX_LOCAL_RANKS. */
+/* outs[k][i] = (ins[0][i] op ins[1][i] op …) / divisor for every k: folded in the order of `ins`,
+ * in the accumulator type, rounded once. One pass over memory in cache-sized pieces. An `out` may
+ * be one of the `ins`. `stream`: the caller expects the outs to be larger than the caches, so
+ * stores may bypass them. 1 <= in_count, out_count <= RF_MAX_LOCAL_RANKS. */
 void rf__fold_many(enum rf_type type, enum rf_redop redop, void *const *outs, int out_count,
                    const void *const *ins, int in_count, size_t count, double divisor, bool stream);
 

@@ -54,7 +54,7 @@ int rf__model_forward(struct rf__model *model, const float *inputs, const int32_
  * calls ready(context, index) after each. Either callback may not touch the model. */
 struct rf__model_sink {
     float *(*grad)(void *context, int index);
-    int (*ready)(void *context, int index); /* non-zero ends the pass with that code */
+    int (*ready)(void *context, int index); /* non-zero ends the pass with that code, err untouched */
     void *context;
 };
 int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sink,

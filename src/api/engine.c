@@ -1,0 +1,191 @@
+/* See engine.h. Only one thread at a time waits in the poller: the engine, or a caller that drives. `polling` says that the engine does; a
+ * caller then rings the doorbell and waits until it has come out. */
+#include "api/engine.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "os/clock.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+enum { SPIN_US = 50, CROWDED_SPIN_US = 4, LINGER_MS = 3, LOOK_US = 20 };
+
+struct rf__engine {
+    struct rf__group *group;
+    struct rf__net *net;
+    struct rf__poller *poller;
+    int64_t spin_ns;
+    bool crowded;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* polling fell, drivers fell, kicked or stopping rose */
+    bool polling, kicked, stopping, has_thread;
+    int drivers;
+    int64_t driven, looked; /* when a caller last drove; when the poller was last asked */
+    pthread_t thread;
+};
+
+static bool step(struct rf__engine *engine, int64_t now) {
+    /* shared memory is seen without asking the kernel; only deaths come through the poller then */
+    int64_t look_ns = rf__group_is_local(engine->group) ? LOOK_US * 1000 : 0;
+    if (engine->poller && now - engine->looked >= look_ns) {
+        engine->looked = now;
+        if (rf__poller_collect(engine->poller, 0) > 0) {
+            rf__poller_dispatch(engine->poller);
+        }
+    }
+    return rf__group_step(engine->group, now);
+}
+
+/* Waits in the poller with the lock dropped, at most until `deadline`. */
+static void sleep_until(struct rf__engine *engine, int64_t deadline) {
+    int64_t wanted = rf__group_next_deadline(engine->group);
+    engine->net->ops->sleep(engine->net, true);
+    if (!rf__group_step(engine->group, rf__now())) {
+        int64_t until = wanted < deadline ? wanted : deadline, now = rf__now();
+        pthread_mutex_unlock(&engine->lock);
+        rf__poller_collect(engine->poller, until > now ? until - now : 0);
+        pthread_mutex_lock(&engine->lock);
+        engine->net->ops->sleep(engine->net, false);
+        rf__poller_dispatch(engine->poller);
+        return;
+    }
+    engine->net->ops->sleep(engine->net, false);
+}
+
+static void wait_until(struct rf__engine *engine, int64_t deadline) {
+    struct timespec at = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+    pthread_cond_timedwait(&engine->changed, &engine->lock, &at);
+}
+
+static void *run(void *context) {
+    struct rf__engine *engine = context;
+
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->stopping) {
+        int64_t now = rf__now(), quiet = engine->driven + LINGER_MS * RF__MS;
+        if (engine->drivers || (now < quiet && !engine->kicked)) {
+            wait_until(engine, engine->drivers ? now + 10 * LINGER_MS * RF__MS : quiet);
+            continue;
+        }
+        engine->kicked = false;
+        if (step(engine, now)) {
+            continue;
+        }
+        engine->polling = true;
+        sleep_until(engine, RF__NEVER);
+        engine->polling = false;
+        pthread_cond_broadcast(&engine->changed);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
+int rf__engine_create(struct rf__group *group, struct rf__net *net, struct rf__poller *poller, bool crowded,
+                      struct rf__engine **out, struct rf_error *err) {
+    struct rf__engine *engine = rf__alloc(1, sizeof *engine);
+    pthread_condattr_t attributes;
+
+    *out = NULL;
+    if (!engine) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for the engine");
+    }
+    engine->group = group;
+    engine->net = net;
+    engine->poller = poller;
+    engine->crowded = crowded;
+    engine->spin_ns = (crowded ? CROWDED_SPIN_US : SPIN_US) * 1000;
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (net) {
+        int rc = pthread_create(&engine->thread, NULL, run, engine);
+        if (rc) {
+            rf__engine_destroy(engine);
+            return rf__fail(err, RF_ENOMEM, rc, "the engine's thread cannot be started");
+        }
+        engine->has_thread = true;
+    }
+    *out = engine;
+    return 0;
+}
+
+void rf__engine_destroy(struct rf__engine *engine) {
+    if (!engine) {
+        return;
+    }
+    if (engine->has_thread) {
+        pthread_mutex_lock(&engine->lock);
+        engine->stopping = true;
+        rf__poller_wake(engine->poller);
+        pthread_cond_broadcast(&engine->changed);
+        pthread_mutex_unlock(&engine->lock);
+        pthread_join(engine->thread, NULL);
+    }
+    pthread_cond_destroy(&engine->changed);
+    pthread_mutex_destroy(&engine->lock);
+    rf__free(engine);
+}
+
+void rf__engine_lock(struct rf__engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+}
+
+void rf__engine_unlock(struct rf__engine *engine) {
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void rf__engine_kick(struct rf__engine *engine) {
+    if (!engine->net) {
+        (void)rf__group_step(engine->group, rf__now());
+        return;
+    }
+    engine->kicked = true;
+    if (engine->polling) {
+        rf__poller_wake(engine->poller);
+    } else {
+        pthread_cond_broadcast(&engine->changed);
+    }
+}
+
+static void relax(const struct rf__engine *engine) {
+    if (engine->crowded) {
+        sched_yield();
+    } else {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+}
+
+int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), void *context, int64_t deadline) {
+    int64_t now = rf__now(), moved_at = now;
+    int rc = 0;
+
+    engine->drivers++;
+    while (engine->polling) {
+        rf__poller_wake(engine->poller);
+        pthread_cond_wait(&engine->changed, &engine->lock);
+    }
+    while (!done(context)) {
+        now = rf__now();
+        if (now >= deadline) {
+            rc = RF_ETIMEDOUT;
+            break;
+        }
+        if (step(engine, now)) {
+            moved_at = now;
+        } else if (!engine->net || now - moved_at < engine->spin_ns) {
+            relax(engine);
+        } else {
+            sleep_until(engine, deadline);
+            moved_at = rf__now();
+        }
+    }
+    engine->drivers--;
+    engine->driven = now;
+    return rc;
+}

@@ -1,0 +1,153 @@
+/* The communicator's options, and what the environment says of them. */
+#include "base/status.h"
+#include "os/key.h"
+
+#include <ringfold/comm.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void rf_options_init(struct rf_options *options) {
+    *options = (struct rf_options){.size = 1, .detect_ms = 3000, .start_timeout_ms = 300000};
+}
+
+static const char *lookup(char **environ_list, const char *name) {
+    size_t length = strlen(name);
+    for (char **entry = environ_list; entry && *entry; entry++) {
+        if (strncmp(*entry, "RINGFOLD_", 9) == 0 && strncmp(*entry + 9, name, length) == 0 &&
+            (*entry)[9 + length] == '=') {
+            return *entry + 9 + length + 1;
+        }
+    }
+    return NULL;
+}
+
+static int refuse(struct rf_error *err, const char *name, const char *value, const char *wanted) {
+    return rf__fail(err, RF_EINVAL, 0, "RINGFOLD_%s is '%.80s'; it must be %s", name, value, wanted);
+}
+
+static int read_int(char **environ_list, const char *name, int least, int most, int *out, struct rf_error *err) {
+    const char *text = lookup(environ_list, name);
+    char *end, wanted[64];
+
+    if (!text) {
+        return 0;
+    }
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || value < least || value > most) {
+        snprintf(wanted, sizeof wanted, "a number from %d to %d", least, most);
+        return refuse(err, name, text, wanted);
+    }
+    *out = (int)value;
+    return 0;
+}
+
+/* "3s", "500ms", "5m"; a bare number is seconds. */
+static int read_duration(char **environ_list, const char *name, int *out_ms, struct rf_error *err) {
+    const char *text = lookup(environ_list, name);
+    char *end;
+
+    if (!text) {
+        return 0;
+    }
+    double value = strtod(text, &end);
+    double unit = strcmp(end, "ms") == 0                  ? 1
+                  : strcmp(end, "s") == 0 || *end == '\0' ? 1e3
+                  : strcmp(end, "m") == 0                 ? 6e4
+                  : strcmp(end, "h") == 0                 ? 3.6e6
+                                                          : 0;
+    if (end == text || unit <= 0 || !(value * unit >= 1 && value * unit <= 1e9)) {
+        return refuse(err, name, text, "a duration such as 500ms, 3s or 5m");
+    }
+    *out_ms = (int)(value * unit);
+    return 0;
+}
+
+static int read_text(char **environ_list, const char *name, char *out, size_t room, struct rf_error *err) {
+    const char *text = lookup(environ_list, name);
+
+    if (!text) {
+        return 0;
+    }
+    if (strlen(text) >= room) {
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "shorter than %zu bytes", room);
+        return refuse(err, name, text, wanted);
+    }
+    snprintf(out, room, "%s", text);
+    return 0;
+}
+
+static int read_job(char **environ_list, struct rf_options *options, struct rf_error *err) {
+    int rc = read_text(environ_list, "JOB", options->job, sizeof options->job, err);
+    size_t valid = strspn(options->job, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    if (rc == 0 && options->job[valid]) {
+        rc = refuse(err, "JOB", options->job, "letters, digits, '.', '_' and '-'");
+    }
+    return rc;
+}
+
+static int read_key(char **environ_list, struct rf_options *options, struct rf_error *err) {
+    const char *path = lookup(environ_list, "KEY_FILE");
+    int fd = -1;
+    int rc = read_int(environ_list, "KEY_FD", 0, 1 << 20, &fd, err);
+
+    if (rc == 0 && fd >= 0) {
+        rc = rf__key_from_fd(fd, options->key, &options->key_bytes, err);
+    } else if (rc == 0 && path) {
+        rc = rf__key_from_file(path, options->key, &options->key_bytes, err);
+    }
+    return rc;
+}
+
+static int read_choices(char **environ_list, struct rf_options *options, struct rf_error *err) {
+    const char *transport = lookup(environ_list, "TRANSPORT"), *algorithm = lookup(environ_list, "ALGORITHM");
+
+    if (transport) {
+        if (strcmp(transport, "auto") == 0) {
+            options->transport = RF_TRANSPORT_AUTO;
+        } else if (strcmp(transport, "shm") == 0) {
+            options->transport = RF_TRANSPORT_SHM;
+        } else if (strcmp(transport, "tcp") == 0) {
+            options->transport = RF_TRANSPORT_TCP;
+        } else {
+            return refuse(err, "TRANSPORT", transport, "auto, shm or tcp");
+        }
+    }
+    if (algorithm && rf_algorithm_parse(algorithm, &options->algorithm)) {
+        return refuse(err, "ALGORITHM", algorithm,
+                      "auto, naive, reduce_broadcast, ring, direct, recursive_doubling, rabenseifner, tree or shared");
+    }
+    return 0;
+}
+
+int rf_options_from_environ(struct rf_options *options, char **environ_list, struct rf_error *err) {
+    int rc = read_job(environ_list, options, err);
+
+    if (rc == 0) {
+        rc = read_text(environ_list, "STORE", options->store, sizeof options->store, err);
+    }
+    if (rc == 0) {
+        rc = read_int(environ_list, "SIZE", 1, RF_MAX_RANKS, &options->size, err);
+    }
+    if (rc == 0) {
+        rc = read_int(environ_list, "RANK", 0, options->size - 1, &options->rank, err);
+    }
+    if (rc == 0) {
+        rc = read_int(environ_list, "LOCAL_SIZE", 1, RF_MAX_RANKS, &options->local_size, err);
+    }
+    if (rc == 0) {
+        rc = read_duration(environ_list, "DETECT", &options->detect_ms, err);
+    }
+    if (rc == 0) {
+        rc = read_duration(environ_list, "START_TIMEOUT", &options->start_timeout_ms, err);
+    }
+    if (rc == 0) {
+        rc = read_choices(environ_list, options, err);
+    }
+    if (rc == 0) {
+        rc = read_key(environ_list, options, err);
+    }
+    return rc;
+}

@@ -1,0 +1,70 @@
+/* The driver: one worker's part in a group. It runs forming, collectives and messages over a net and a store, owns no thread
+ * and never waits: whoever owns it calls rf__group_step again and again (the engine in production, the simulator in tests).
+ *
+ * Collectives are carried out strictly in the order submitted, one at a time; messages between a pair in their
+ * order, next to the collectives. Thread safety: the caller's lock, but for rf__group_error. */
+#ifndef RF_GROUP_GROUP_H
+#define RF_GROUP_GROUP_H
+
+#include "group/runner.h"
+#include "io/clock.h"
+#include "io/net.h"
+#include "io/store.h"
+
+struct rf__group;
+
+/* Strings and objects are borrowed until the group is destroyed. */
+struct rf__group_options {
+    char job[RF_MAX_JOB_NAME];
+    int rank, size;
+    enum rf_algorithm algorithm;
+    int detect_ms, start_timeout_ms;
+    struct rf__net *net;     /* NULL: a group of one */
+    struct rf__store *store; /* where the members meet; NULL: `endpoints` and `generation` say all (tests) */
+    const char *const *endpoints;
+    uint64_t generation;
+};
+
+enum rf__group_state { RF__GROUP_FORMING, RF__GROUP_RUNNING, RF__GROUP_REVOKED };
+
+int rf__group_create(const struct rf__group_options *options, int64_t now, struct rf__group **out,
+                     struct rf_error *err);
+void rf__group_destroy(struct rf__group *group);
+
+/* Does everything that can be done at `now` without waiting. 1 if anything moved, 0 if not. */
+int rf__group_step(struct rf__group *group, int64_t now);
+
+/* When to call rf__group_step again at the latest, if nothing arrives. */
+int64_t rf__group_next_deadline(const struct rf__group *group);
+
+enum rf__group_state rf__group_state(const struct rf__group *group);
+uint64_t rf__group_generation(const struct rf__group *group);
+
+/* RF_EINVAL or RF_EUNSUPPORTED with nothing sent, RF_ELIMIT with too many in flight, or the group's error. */
+int rf__group_submit(struct rf__group *group, const struct rf__op_params *params, int64_t now,
+                     struct rf__op **out, struct rf_error *err);
+
+/* 1 complete, 0 not yet, or the error. */
+int rf__op_result(const struct rf__op *op);
+int64_t rf__op_busy_ns(const struct rf__op *op);
+
+/* Gives the op back; one that is not complete runs on and is given back then. */
+void rf__group_release(struct rf__group *group, struct rf__op *op);
+
+/* The algorithm of the collective that completed last. */
+enum rf_algorithm rf__group_last_algorithm(const struct rf__group *group);
+
+/* Ends the generation: every operation fails with this cause, peers and store are told. Only the first call counts. */
+void rf__group_revoke(struct rf__group *group, const struct rf_error *cause);
+
+/* The first cause; code 0 while there is none. Any thread, at any time. */
+void rf__group_error(struct rf__group *group, struct rf_error *out);
+
+/* Says goodbye to all; step on until rf__group_left, at most a bounded time, then destroy. */
+void rf__group_leave(struct rf__group *group, int64_t now);
+bool rf__group_left(const struct rf__group *group);
+
+/* Whether the whole group shares this host's memory. */
+bool rf__group_is_local(const struct rf__group *group);
+
+#endif

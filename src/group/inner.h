@@ -1,0 +1,203 @@
+/* What the files of the driver share: the group, its peers, its operations. Nothing outside group/ includes this.
+ *
+ *     group.c    life of a group, the step, revoking, submitting
+ *     form.c     meeting the others through the store
+ *     link.c     frames on a peer's stream, both ways; beats
+ *     exec.c     carrying out a schedule
+ *     shared.c   collectives through the host's shared memory
+ *     message.c  send and recv */
+#ifndef RF_GROUP_INNER_H
+#define RF_GROUP_INNER_H
+
+#include "coll/schedule.h"
+#include "group/frame.h"
+#include "group/group.h"
+
+#include <stdatomic.h>
+
+enum rf__op_state { RF__OP_FREE, RF__OP_QUEUED, RF__OP_RUNNING, RF__OP_DONE };
+
+struct rf__op {
+    struct rf__op_params params;
+    enum rf__op_state state;
+    bool released;              /* nobody will ask for its result */
+    int result;
+    uint64_t seq;               /* collectives: of the call */
+    enum rf_algorithm algorithm; /* asked for, then used */
+    int64_t begun, ended;
+    struct rf__op *next;        /* in the queue it stands in, or in the list of free ones */
+};
+
+struct rf__op_queue {
+    struct rf__op *head, *tail;
+};
+
+/* What is being written to a peer: one frame at a time, because its bytes must not be mixed with another's. STUCK: the
+ * group was revoked within a data frame, whose bytes are the caller's again; nothing more is written. */
+enum rf__tx_owner { RF__TX_NONE, RF__TX_CONTROL, RF__TX_DATA, RF__TX_MESSAGE, RF__TX_STUCK };
+
+struct rf__tx {
+    enum rf__tx_owner owner;
+    unsigned char head[RF__FRAME_BYTES];
+    const unsigned char *data;
+    size_t bytes, sent; /* sent counts head and data */
+};
+
+/* Control frames that wait to be written, as bits, the most urgent first. */
+enum { RF__WANT_REVOKE = 1, RF__WANT_TAKE = 2, RF__WANT_OFFER = 4, RF__WANT_BEAT = 8, RF__WANT_BYE = 16 };
+
+struct rf__peer {
+    bool up;
+    bool gone; /* said goodbye, or the link is down: no more will come than what is in the stream */
+    int64_t heard, told; /* when something was last read from it, and written to it */
+
+    struct rf__tx tx;
+    unsigned wanted;
+
+    /* The frame at the head of the stream. */
+    unsigned char head[RF__FRAME_BYTES];
+    size_t head_bytes;
+    bool framed, checked;
+    struct rf__frame frame;
+    size_t taken; /* of its payload */
+    unsigned char control[RF__CONTROL_PAYLOAD];
+
+    /* Messages with it: one at a time in each direction, the others wait in line. */
+    struct rf__op_queue sends, recvs;
+    uint64_t sent_seq, received_seq;
+    bool offered, taking;   /* we offered and wait; we took and receive */
+    bool may_send;          /* it took our offer */
+    bool has_offer;         /* it offered */
+    struct rf__frame offer;
+    size_t message_sent, message_received;
+};
+
+struct rf__pending_send {
+    size_t instr;
+    size_t framed; /* bytes given to frames so far */
+    bool begun;
+};
+
+/* The collective that runs over links. */
+struct rf__exec {
+    struct rf__schedule schedule;
+    size_t begin, end, next;
+    size_t received; /* bytes of the message being received */
+    struct rf__pending_send *sends;
+    size_t send_count, send_capacity;
+    unsigned char *acc, *tmp;
+    size_t acc_bytes, tmp_bytes;
+    unsigned char *piece; /* where bytes to fold land while they are in cache */
+    size_t piece_held;
+    double divisor;
+};
+
+enum { RF__PIECE_BYTES = 256 << 10 };
+
+enum rf__shared_phase { RF__SHARED_IDLE, RF__SHARED_POSTED, RF__SHARED_WORKING, RF__SHARED_FINISHING, RF__SHARED_STREAMING };
+enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STREAM };
+
+struct rf__shared_run {
+    bool usable;
+    enum rf__shared_phase phase;
+    enum rf__shared_mode mode;
+    int waiting; /* every rank below has arrived */
+    size_t done_bytes;
+    const void *ins[RF_MAX_LOCAL_RANKS];
+    void *outs[RF_MAX_LOCAL_RANKS];
+    double divisor;
+};
+
+enum rf__form_state { RF__FORM_READ, RF__FORM_REGISTER, RF__FORM_LIST, RF__FORM_WAIT, RF__FORM_AGREE, RF__FORM_CONNECT, RF__FORM_DONE };
+
+struct rf__form {
+    enum rf__form_state state;
+    int64_t begun, deadline, retry_at;
+    uint64_t request, watch;      /* ids in flight; 0: none */
+    uint64_t next_id;
+    uint64_t lease, lease_request; /* lease_request: giving it back */
+    int64_t lease_renew;
+    int64_t generation_revision;  /* of the record of generations */
+    char (*endpoints)[RF__ENDPOINT_MAX]; /* by rank; "" while unknown */
+    int known, connected;
+    uint64_t agreed_generation, agreed_job; /* as the record of generations says */
+    uint64_t cause_get, cause_put;
+};
+
+struct rf__group {
+    struct rf__group_options options;
+    int rank, size;
+    uint64_t generation, job;
+    enum rf__group_state state;
+    int64_t now, stepped;
+
+    struct rf__form form;
+    struct rf__peer *peers;
+    int up_count;
+    bool leaving;
+    int64_t leave_deadline;
+
+    struct rf__op *ops, *free_ops;
+    struct rf__op_queue calls; /* collectives; the head is the one that runs */
+    uint64_t next_seq;
+    enum rf_algorithm last_algorithm;
+    struct rf__exec exec;
+    struct rf__shared_run shared;
+
+    atomic_bool revoked; /* release; partner: rf__group_error's acquire */
+    struct rf_error cause;
+    struct rf_error suspicion; /* a lost peer, until the store has said whether there is an earlier cause; code 0: none */
+    int64_t suspicion_deadline;
+    unsigned char cause_bytes[RF__CONTROL_PAYLOAD];
+    size_t cause_length;
+};
+
+/* group.c */
+int rf__group_fail(struct rf__group *group, int code, int rank, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void rf__group_settle(struct rf__group *group); /* the suspicion becomes the cause */
+void rf__op_finish(struct rf__group *group, struct rf__op *op, int result);
+struct rf__op *rf__queue_pop(struct rf__op_queue *queue);
+void rf__queue_push(struct rf__op_queue *queue, struct rf__op *op);
+
+/* "allreduce sum of 100 f32", for people. */
+void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type, enum rf_redop redop,
+                   uint64_t count, int root, enum rf_algorithm algorithm);
+
+/* form.c: 1 if anything moved; errors revoke the group. */
+int rf__form_start(struct rf__group *group, struct rf_error *err);
+int rf__form_step(struct rf__group *group);
+void rf__form_ask_cause(struct rf__group *group);
+void rf__form_publish_cause(struct rf__group *group);
+void rf__form_leave(struct rf__group *group);
+
+/* link.c */
+void rf__link_down(struct rf__group *group, int peer);
+/* Writes what is due: 1 when nothing is left to write, 0 when the link is full, or an error. */
+int rf__link_flush(struct rf__group *group, int peer, bool *moved);
+/* Loads a data frame; only when tx is free. */
+void rf__link_load(struct rf__group *group, int peer, enum rf__tx_owner owner,
+                   const struct rf__frame *frame, const void *data);
+/* Reads until a data frame stands at the head: 1 then, 0 when there is none yet, or an error. Control frames are dealt with. */
+int rf__link_receive(struct rf__group *group, int peer, bool *moved);
+/* Up to `bytes` of the payload at the head into `out`: bytes read. The frame ends when all is taken. */
+ssize_t rf__link_take(struct rf__group *group, int peer, void *out, size_t bytes);
+ssize_t rf__link_peek(struct rf__group *group, int peer, const void **view, size_t bytes);
+void rf__link_consume(struct rf__group *group, int peer, size_t bytes);
+void rf__link_beats(struct rf__group *group);
+
+/* exec.c */
+int rf__exec_begin(struct rf__group *group, struct rf__op *op);
+/* 1 when the collective is complete, 0 when it waits, or an error. */
+int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved);
+int rf__exec_check(struct rf__group *group, int peer);
+void rf__exec_free(struct rf__exec *exec);
+
+/* shared.c */
+void rf__shared_begin(struct rf__group *group, struct rf__op *op);
+int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved);
+
+/* message.c */
+int rf__message_step(struct rf__group *group, int peer, bool *moved);
+
+#endif

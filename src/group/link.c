@@ -1,0 +1,280 @@
+/* Frames on a peer's stream. Outgoing: one frame at a time, control frames before data when the stream is free.
+ * Incoming: headers are read and checked, control frames are dealt with here; a data frame stays at the head, its payload in the link, until
+ * whoever it is for takes it: that is the flow control. */
+#include "group/inner.h"
+
+#include "base/assert.h"
+#include "base/status.h"
+
+#include <string.h>
+
+static void load(struct rf__group *group, struct rf__tx *tx, enum rf__tx_owner owner,
+                 struct rf__frame frame, const void *data) {
+    frame.generation = group->generation;
+    frame.job = group->job;
+    rf__frame_encode(&frame, tx->head);
+    tx->owner = owner;
+    tx->data = data;
+    tx->bytes = frame.bytes;
+    tx->sent = 0;
+}
+
+void rf__link_load(struct rf__group *group, int peer, enum rf__tx_owner owner,
+                   const struct rf__frame *frame, const void *data) {
+    struct rf__tx *tx = &group->peers[peer].tx;
+    RF_ASSERT(tx->owner == RF__TX_NONE);
+    load(group, tx, owner, *frame, data);
+}
+
+/* Takes the most urgent wanted control frame; false when there is none. */
+static bool load_control(struct rf__group *group, struct rf__peer *peer) {
+    struct rf__frame frame = {.kind = RF__FRAME_BEAT};
+    const void *payload = NULL;
+    unsigned bit = peer->wanted & (~peer->wanted + 1);
+
+    switch (bit) {
+    case 0:
+        return false;
+    case RF__WANT_REVOKE:
+        frame.kind = RF__FRAME_REVOKE;
+        frame.bytes = (uint32_t)group->cause_length;
+        payload = group->cause_bytes;
+        break;
+    case RF__WANT_TAKE:
+        frame.kind = RF__FRAME_TAKE;
+        frame.seq = peer->received_seq;
+        break;
+    case RF__WANT_OFFER: {
+        const struct rf_call *call = &peer->sends.head->params.call;
+        frame.kind = RF__FRAME_OFFER;
+        frame.coll = RF_COLL_SEND;
+        frame.type = call->type;
+        frame.count = call->count;
+        frame.seq = peer->sent_seq;
+        break;
+    }
+    case RF__WANT_BYE:
+        frame.kind = RF__FRAME_BYE;
+        break;
+    default: /* RF__WANT_BEAT */
+        break;
+    }
+    peer->wanted &= ~bit;
+    load(group, &peer->tx, RF__TX_CONTROL, frame, payload);
+    return true;
+}
+
+int rf__link_flush(struct rf__group *group, int peer_rank, bool *moved) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf__tx *tx = &peer->tx;
+    struct rf__net *net = group->options.net;
+
+    for (;;) {
+        if (!peer->up || tx->owner == RF__TX_STUCK || (tx->owner == RF__TX_NONE && !load_control(group, peer))) {
+            return 1;
+        }
+        struct iovec parts[2];
+        int count = 0;
+        size_t data_sent = tx->sent > RF__FRAME_BYTES ? tx->sent - RF__FRAME_BYTES : 0;
+        if (tx->sent < RF__FRAME_BYTES) {
+            parts[count++] = (struct iovec){tx->head + tx->sent, RF__FRAME_BYTES - tx->sent};
+        }
+        if (tx->bytes > data_sent) {
+            /* writev's iovec is not const, but it is only read */
+            union {
+                const unsigned char *from;
+                void *to;
+            } data = {.from = tx->data + data_sent};
+            parts[count++] = (struct iovec){data.to, tx->bytes - data_sent};
+        }
+        ssize_t written = net->ops->write(net, peer_rank, parts, count);
+        if (written <= 0) {
+            return written < 0 ? RF_ELOST : 0;
+        }
+        *moved = true;
+        peer->told = group->now;
+        tx->sent += (size_t)written;
+        if (tx->sent == RF__FRAME_BYTES + tx->bytes) {
+            tx->owner = RF__TX_NONE;
+        }
+    }
+}
+
+/* A whole control frame with its payload in peer->control. */
+static int handle_control(struct rf__group *group, int peer_rank) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf_error cause;
+
+    switch (peer->frame.kind) {
+    case RF__FRAME_BEAT:
+        return 0;
+    case RF__FRAME_BYE:
+        peer->gone = true;
+        return 0;
+    case RF__FRAME_REVOKE:
+        if (rf__cause_decode(peer->control, peer->frame.bytes, &cause)) {
+            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d sent a cause that cannot be read", peer_rank);
+        }
+        rf__group_revoke(group, &cause);
+        return cause.code;
+    case RF__FRAME_OFFER:
+        if (peer->has_offer || peer->taking) {
+            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d offered two messages at once", peer_rank);
+        }
+        peer->has_offer = true;
+        peer->offer = peer->frame;
+        return 0;
+    case RF__FRAME_TAKE:
+        if (!peer->offered || peer->frame.seq != peer->sent_seq) {
+            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d took a message that was not offered", peer_rank);
+        }
+        peer->may_send = true;
+        return 0;
+    case RF__FRAME_DATA:
+    case RF__FRAME_MESSAGE:
+    case RF__FRAME_KINDS:
+        break;
+    }
+    RF_ASSERT(!"a control frame");
+    return RF_EINTERNAL;
+}
+
+/* Reads into `out` and counts; 0 nothing now, RF_ELOST at the end of the stream. */
+static ssize_t read_some(struct rf__group *group, int peer_rank, void *out, size_t bytes) {
+    struct rf__net *net = group->options.net;
+    ssize_t got = net->ops->read(net, peer_rank, out, bytes);
+    if (got > 0) {
+        group->peers[peer_rank].heard = group->now;
+    }
+    return got;
+}
+
+int rf__link_receive(struct rf__group *group, int peer_rank, bool *moved) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+
+    if (!peer->up) {
+        return 0;
+    }
+    for (;;) {
+        if (!peer->framed) {
+            ssize_t got = read_some(group, peer_rank, peer->head + peer->head_bytes,
+                                    RF__FRAME_BYTES - peer->head_bytes);
+            if (got <= 0) {
+                return (int)got;
+            }
+            *moved = true;
+            peer->head_bytes += (size_t)got;
+            if (peer->head_bytes < RF__FRAME_BYTES) {
+                continue;
+            }
+            peer->head_bytes = 0;
+            if (rf__frame_decode(peer->head, &peer->frame)) {
+                return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                      "rank %d sent a frame that cannot be read", peer_rank);
+            }
+            peer->framed = true;
+            peer->checked = false;
+            peer->taken = 0;
+        }
+        bool is_ours = peer->frame.generation == group->generation && peer->frame.job == group->job;
+        bool is_data = peer->frame.kind == RF__FRAME_DATA || peer->frame.kind == RF__FRAME_MESSAGE;
+        if (is_ours && is_data) {
+            return 1;
+        }
+        /* control, or of another generation: taken whole, the latter dropped */
+        while (peer->taken < peer->frame.bytes) {
+            size_t left = peer->frame.bytes - peer->taken;
+            size_t at = is_ours ? peer->taken : 0;
+            size_t room = sizeof peer->control - at;
+            ssize_t got = read_some(group, peer_rank, peer->control + at, left < room ? left : room);
+            if (got <= 0) {
+                return (int)got;
+            }
+            *moved = true;
+            peer->taken += (size_t)got;
+        }
+        peer->framed = false;
+        if (is_ours) {
+            int rc = handle_control(group, peer_rank);
+            if (rc) {
+                return rc;
+            }
+        }
+    }
+}
+
+static void end_frame_if_taken(struct rf__peer *peer) {
+    if (peer->taken == peer->frame.bytes) {
+        peer->framed = false;
+    }
+}
+
+ssize_t rf__link_take(struct rf__group *group, int peer_rank, void *out, size_t bytes) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    size_t left = peer->frame.bytes - peer->taken;
+    ssize_t got = 0;
+
+    if (left && bytes) {
+        got = read_some(group, peer_rank, out, left < bytes ? left : bytes);
+        if (got < 0) {
+            return got;
+        }
+        peer->taken += (size_t)got;
+    }
+    end_frame_if_taken(peer);
+    return got;
+}
+
+ssize_t rf__link_peek(struct rf__group *group, int peer_rank, const void **view, size_t bytes) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf__net *net = group->options.net;
+    size_t left = peer->frame.bytes - peer->taken;
+
+    if (!net->ops->peek) {
+        return RF_EUNSUPPORTED;
+    }
+    return net->ops->peek(net, peer_rank, view, left < bytes ? left : bytes);
+}
+
+void rf__link_consume(struct rf__group *group, int peer_rank, size_t bytes) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf__net *net = group->options.net;
+
+    net->ops->consume(net, peer_rank, bytes);
+    peer->heard = group->now;
+    peer->taken += bytes;
+    end_frame_if_taken(peer);
+}
+
+void rf__link_down(struct rf__group *group, int peer_rank) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    if (peer->up) {
+        peer->up = false;
+        group->up_count--;
+    }
+    peer->gone = true;
+}
+
+/* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a sign of life too. */
+void rf__link_beats(struct rf__group *group) {
+    int64_t detect = group->options.detect_ms * RF__MS;
+    bool was_away = group->now - group->stepped > detect / 2;
+
+    for (int rank = 0; rank < group->size; rank++) {
+        struct rf__peer *peer = &group->peers[rank];
+        if (!peer->up || rank == group->rank) {
+            continue;
+        }
+        if (group->now - peer->told > detect / 4 && peer->tx.owner == RF__TX_NONE) {
+            peer->wanted |= RF__WANT_BEAT;
+        }
+        if (was_away || peer->framed) {
+            peer->heard = group->now; /* we ourselves were stopped, or have not listened */
+        }
+        if (group->now - peer->heard > detect && !peer->gone) {
+            (void)rf__group_fail(group, RF_ELOST, rank, "rank %d is silent for %.1f s (detection time %.1f s)",
+                                 rank, (double)(group->now - peer->heard) * 1e-9, (double)detect * 1e-9);
+            return;
+        }
+    }
+}

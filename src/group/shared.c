@@ -1,0 +1,432 @@
+/* Collectives through the host's shared memory. Every rank has a board that all others see. A call begins by posting it there; when all
+ * have posted, everybody compares everybody's call (a mismatch is known to all at once) and takes the same way:
+ *
+ *     INLINE  few bytes: they stand on the board itself; each rank folds or copies what it needs from all boards
+ *     DIRECT  buffers in shared heaps: each rank folds its slice of all inputs into all outputs, or copies its part, and then
+ *             waits until all are done
+ *     STREAM  otherwise: the schedule over the links
+ *
+ * A board has two slots. A rank that posts call k+2 has completed k+1, so all have posted k+1, so all have completed k: slot k
+ * is free again. Folding is in rank order on every path here but STREAM's ring-like algorithms. */
+#include "group/inner.h"
+
+#include "base/assert.h"
+#include "coll/fold.h"
+
+#include <string.h>
+
+enum { INLINE_BYTES = 2048, WORK_BYTES = 1 << 20, STREAM_STORES_FROM = 4 << 20 };
+
+struct slot {
+    uint64_t seq, count;
+    int32_t root;
+    uint8_t coll, type, redop, algorithm;
+    uint8_t has_send, has_recv, in_place, pad[5]; /* has_: the buffer is in the heap */
+    uint64_t send_block, send_bytes, send_inside;
+    uint64_t recv_block, recv_bytes, recv_inside;
+    _Alignas(64) unsigned char data[INLINE_BYTES];
+};
+
+/* `posted` and `done` hold the newest call's number: stored with release by the owner after what it vouches for, loaded with acquire
+ * by the others before they use it. */
+struct board {
+    _Alignas(64) _Atomic uint64_t posted;
+    _Alignas(64) _Atomic uint64_t done;
+    _Alignas(64) struct slot slots[2];
+};
+
+_Static_assert(sizeof(struct board) <= RF__BOARD_BYTES, "the board must fit");
+
+static struct board *board_of(struct rf__group *group, int rank) {
+    return group->options.net->shared->board(group->options.net, rank);
+}
+
+static struct slot *slot_of(struct rf__group *group, int rank, uint64_t seq) {
+    return &board_of(group, rank)->slots[seq % 2];
+}
+
+static void notify_all(struct rf__group *group) {
+    for (int rank = 0; rank < group->size; rank++) {
+        if (rank != group->rank) {
+            group->options.net->shared->notify(group->options.net, rank);
+        }
+    }
+}
+
+/* Bytes that the rank's send and recv buffers hold; 0 where it needs none. */
+static size_t send_bytes(const struct rf_call *call, int rank, int size) {
+    size_t part = call->count * rf_type_size(call->type);
+    switch (call->coll) {
+    case RF_COLL_ALLREDUCE:
+    case RF_COLL_REDUCE:
+    case RF_COLL_ALL_GATHER:
+    case RF_COLL_GATHER:
+        return part;
+    case RF_COLL_REDUCE_SCATTER:
+    case RF_COLL_ALL_TO_ALL:
+        return part * (size_t)size;
+    case RF_COLL_BROADCAST:
+        return rank == call->root ? part : 0;
+    case RF_COLL_SCATTER:
+        return rank == call->root ? part * (size_t)size : 0;
+    case RF_COLL_BARRIER:
+    case RF_COLL_SEND:
+    case RF_COLL_RECV:
+    case RF_COLL_COUNT:
+        break;
+    }
+    return 0;
+}
+
+static size_t largest_send(const struct rf_call *call, int size) {
+    return send_bytes(call, call->root, size); /* the root's is never smaller than the others' */
+}
+
+static bool find(struct rf__group *group, const void *memory, size_t bytes, uint64_t *block, uint64_t *length,
+                 uint64_t *inside) {
+    struct rf__net *net = group->options.net;
+    *block = *length = *inside = 0;
+    return bytes == 0 || net->shared->find(net, memory, bytes, block, length, inside) == 0;
+}
+
+void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    struct board *board = board_of(group, group->rank);
+    struct slot *slot = &board->slots[op->seq % 2];
+    size_t bytes = send_bytes(call, group->rank, group->size);
+    bool writes = call->coll == RF_COLL_ALLREDUCE || (call->coll == RF_COLL_REDUCE && group->rank == call->root);
+    size_t recv_bytes = writes ? call->count * rf_type_size(call->type) : 0; /* others write into it */
+
+    slot->seq = op->seq;
+    slot->count = call->count;
+    slot->root = call->root;
+    slot->coll = (uint8_t)call->coll;
+    slot->type = (uint8_t)call->type;
+    slot->redop = (uint8_t)call->redop;
+    slot->algorithm = (uint8_t)op->algorithm;
+    slot->in_place = call->send == call->recv;
+    slot->has_send = slot->has_recv = 0;
+    if (largest_send(call, group->size) <= INLINE_BYTES) {
+        if (bytes) {
+            memcpy(slot->data, call->send, bytes);
+        }
+    } else {
+        slot->has_send = find(group, call->send, bytes, &slot->send_block, &slot->send_bytes, &slot->send_inside);
+        slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv_block, &slot->recv_bytes, &slot->recv_inside);
+    }
+    group->shared.phase = RF__SHARED_POSTED;
+    group->shared.waiting = 0;
+    group->shared.done_bytes = 0;
+    group->shared.divisor = op->params.divisor ? *op->params.divisor
+                            : call->redop == RF_AVG ? (double)group->size
+                                                    : 1.0;
+    atomic_store_explicit(&board->posted, op->seq, memory_order_release);
+    notify_all(group);
+}
+
+/* Whether all have posted (or are done with) call `seq`; a rank that left without is lost. */
+static int all_arrived(struct rf__group *group, uint64_t seq, bool done) {
+    while (group->shared.waiting < group->size) {
+        int rank = group->shared.waiting;
+        struct board *board = board_of(group, rank);
+        uint64_t at = atomic_load_explicit(done ? &board->done : &board->posted, memory_order_acquire);
+        if (at < seq) {
+            if (rank != group->rank && group->peers[rank].gone) {
+                return rf__group_fail(group, RF_ELOST, rank, "rank %d has left, and rank %d waits for it in call %llu",
+                                      rank, group->rank, (unsigned long long)seq);
+            }
+            return 0;
+        }
+        group->shared.waiting++;
+    }
+    return 1;
+}
+
+static int compare_calls(struct rf__group *group, const struct rf__op *op) {
+    const struct slot *ours = slot_of(group, group->rank, op->seq);
+
+    for (int rank = 0; rank < group->size; rank++) {
+        const struct slot *slot = slot_of(group, rank, op->seq);
+        if (slot->coll == ours->coll && slot->type == ours->type && slot->redop == ours->redop &&
+            slot->algorithm == ours->algorithm && slot->root == ours->root && slot->count == ours->count) {
+            continue;
+        }
+        /* everybody names the same pair: the first rank that differs from rank 0 */
+        const struct slot *zero = slot_of(group, 0, op->seq);
+        int odd = rank;
+        for (int other = 1; other < group->size; other++) {
+            const struct slot *s = slot_of(group, other, op->seq);
+            if (s->coll != zero->coll || s->type != zero->type || s->redop != zero->redop ||
+                s->algorithm != zero->algorithm || s->root != zero->root || s->count != zero->count) {
+                odd = other;
+                break;
+            }
+        }
+        const struct slot *theirs = slot_of(group, odd, op->seq);
+        char a[160], b[160];
+        rf__call_text(a, sizeof a, (enum rf_coll)theirs->coll, (enum rf_type)theirs->type, (enum rf_redop)theirs->redop,
+                      theirs->count, theirs->root, (enum rf_algorithm)theirs->algorithm);
+        rf__call_text(b, sizeof b, (enum rf_coll)zero->coll, (enum rf_type)zero->type, (enum rf_redop)zero->redop,
+                      zero->count, zero->root, (enum rf_algorithm)zero->algorithm);
+        return rf__group_fail(group, RF_EMISMATCH, odd, "in call %llu rank %d called %s, but rank 0 called %s",
+                              (unsigned long long)op->seq, odd, a, b);
+    }
+    return 0;
+}
+
+/* The same on all ranks: it depends on what stands on the boards only. */
+static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    bool is_free = op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
+
+    if (call->coll == RF_COLL_BARRIER) {
+        return RF__SHARED_INLINE;
+    }
+    if (!is_free) {
+        return RF__SHARED_STREAM;
+    }
+    if (largest_send(call, group->size) <= INLINE_BYTES) {
+        return RF__SHARED_INLINE;
+    }
+    for (int rank = 0; rank < group->size; rank++) {
+        const struct slot *slot = slot_of(group, rank, op->seq);
+        if (!slot->has_send || !slot->has_recv || (call->coll == RF_COLL_ALL_TO_ALL && slot->in_place)) {
+            return RF__SHARED_STREAM;
+        }
+    }
+    return RF__SHARED_DIRECT;
+}
+
+/* What rank `rank` sends, and where it receives, as seen from here. */
+static int locate(struct rf__group *group, const struct rf__op *op, int rank, bool send, void **out) {
+    struct rf__net *net = group->options.net;
+    struct slot *slot = slot_of(group, rank, op->seq);
+    size_t need = send ? send_bytes(&op->params.call, rank, group->size)
+                       : op->params.call.count * rf_type_size(op->params.call.type);
+    uint64_t block = send ? slot->send_block : slot->recv_block, bytes = send ? slot->send_bytes : slot->recv_bytes,
+             inside = send ? slot->send_inside : slot->recv_inside;
+
+    if (group->shared.mode == RF__SHARED_INLINE) {
+        *out = slot->data;
+        return 0;
+    }
+    *out = NULL;
+    if (rank == group->rank) {
+        union {
+            const void *from;
+            void *to;
+        } own = {.from = op->params.call.send};
+        *out = send ? own.to : op->params.call.recv;
+        return 0;
+    }
+    if (need == 0 || bytes == 0) {
+        return 0;
+    }
+    unsigned char *base = inside <= bytes && need <= bytes - inside ? net->shared->map(net, rank, block, bytes) : NULL;
+    if (!base) {
+        return rf__group_fail(group, RF_ENOMEM, group->rank, "rank %d cannot map %llu bytes of rank %d's memory",
+                              group->rank, (unsigned long long)bytes, rank);
+    }
+    *out = base + inside;
+    return 0;
+}
+
+static int locate_all(struct rf__group *group, const struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    struct rf__shared_run *run = &group->shared;
+
+    for (int rank = 0; rank < group->size; rank++) {
+        void *in = NULL;
+        int rc = locate(group, op, rank, true, &in);
+        run->ins[rank] = in;
+        run->outs[rank] = NULL;
+        bool writes = call->coll == RF_COLL_ALLREDUCE || (call->coll == RF_COLL_REDUCE && rank == call->root);
+        if (rc == 0 && writes && run->mode == RF__SHARED_DIRECT) {
+            rc = locate(group, op, rank, false, &run->outs[rank]);
+        }
+        if (rc) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Folds [offset, offset + count) of all inputs (each shifted by `shift`) into the outputs. */
+static void fold(struct rf__group *group, const struct rf_call *call, void *const *outs, int out_count, size_t shift,
+                 size_t offset, size_t count, bool stream) {
+    struct rf__shared_run *run = &group->shared;
+    size_t size = rf_type_size(call->type);
+    const void *ins[RF_MAX_LOCAL_RANKS];
+    void *to[RF_MAX_LOCAL_RANKS];
+
+    for (int rank = 0; rank < group->size; rank++) {
+        ins[rank] = (const unsigned char *)run->ins[rank] + (shift + offset) * size;
+    }
+    for (int k = 0; k < out_count; k++) {
+        to[k] = (unsigned char *)outs[k] + offset * size;
+    }
+    rf__fold_many(call->type, call->redop, to, out_count, ins, group->size, count, run->divisor, stream);
+}
+
+/* Up to WORK_BYTES more of what this rank folds; 1 when all is folded. */
+static int work_fold(struct rf__group *group, const struct rf_call *call) {
+    struct rf__shared_run *run = &group->shared;
+    size_t size = rf_type_size(call->type), offset = 0, length = call->count, shift = 0;
+    void *outs[RF_MAX_LOCAL_RANKS];
+    int out_count = 1;
+    bool is_shared_result = run->mode == RF__SHARED_DIRECT && call->coll != RF_COLL_REDUCE_SCATTER;
+
+    outs[0] = call->recv;
+    if (is_shared_result) {
+        rf__slice(call->count, group->size, group->rank, &offset, &length);
+    }
+    if (call->coll == RF_COLL_ALLREDUCE && is_shared_result) {
+        memcpy(outs, run->outs, sizeof *outs * (size_t)group->size);
+        out_count = group->size;
+    } else if (call->coll == RF_COLL_REDUCE) {
+        if (is_shared_result) {
+            outs[0] = run->outs[call->root];
+        } else if (group->rank != call->root) {
+            return 1;
+        }
+    } else if (call->coll == RF_COLL_REDUCE_SCATTER) {
+        shift = (size_t)group->rank * call->count;
+    }
+    size_t done = run->done_bytes / size, left = length - done;
+    size_t piece = left < WORK_BYTES / size ? left : WORK_BYTES / size;
+    if (piece) {
+        fold(group, call, outs, out_count, shift, offset + done, piece, call->count * size >= STREAM_STORES_FROM);
+    }
+    run->done_bytes += piece * size;
+    return done + piece == length;
+}
+
+static void copy(void *to, const void *from, size_t bytes) {
+    if (bytes && to != from) {
+        memmove(to, from, bytes);
+    }
+}
+
+/* The collectives that only move data: each rank copies what it is to receive. */
+static void work_copy(struct rf__group *group, const struct rf_call *call) {
+    struct rf__shared_run *run = &group->shared;
+    size_t part = call->count * rf_type_size(call->type);
+    unsigned char *recv = call->recv;
+    size_t mine = (size_t)group->rank * part;
+    const unsigned char *root = run->ins[call->root];
+
+    switch (call->coll) {
+    case RF_COLL_BROADCAST:
+        if (group->rank == call->root) {
+            root = call->send;
+        }
+        copy(recv, root, recv ? part : 0);
+        break;
+    case RF_COLL_SCATTER:
+        copy(recv, root + mine, part);
+        break;
+    case RF_COLL_GATHER:
+        if (group->rank != call->root) {
+            break;
+        }
+        __attribute__((fallthrough));
+    case RF_COLL_ALL_GATHER:
+        for (int rank = 0; rank < group->size; rank++) {
+            const void *from = rank == group->rank ? call->send : run->ins[rank];
+            copy(recv + (size_t)rank * part, from, part);
+        }
+        break;
+    case RF_COLL_ALL_TO_ALL:
+        for (int rank = 0; rank < group->size; rank++) {
+            copy(recv + (size_t)rank * part, (const unsigned char *)run->ins[rank] + mine, part);
+        }
+        break;
+    case RF_COLL_BARRIER:
+    case RF_COLL_ALLREDUCE:
+    case RF_COLL_REDUCE:
+    case RF_COLL_REDUCE_SCATTER:
+    case RF_COLL_SEND:
+    case RF_COLL_RECV:
+    case RF_COLL_COUNT:
+        break;
+    }
+}
+
+static int work(struct rf__group *group, const struct rf_call *call) {
+    if (call->coll == RF_COLL_ALLREDUCE || call->coll == RF_COLL_REDUCE || call->coll == RF_COLL_REDUCE_SCATTER) {
+        return work_fold(group, call);
+    }
+    work_copy(group, call);
+    return 1;
+}
+
+int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
+    struct rf__shared_run *run = &group->shared;
+    int rc;
+
+    switch (run->phase) {
+    case RF__SHARED_POSTED:
+        rc = all_arrived(group, op->seq, false);
+        if (rc <= 0) {
+            return rc;
+        }
+        *moved = true;
+        rc = compare_calls(group, op);
+        if (rc) {
+            return rc;
+        }
+        run->mode = choose_mode(group, op);
+        if (run->mode == RF__SHARED_STREAM) {
+            bool is_free = op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
+            size_t bytes = op->params.call.count * rf_type_size(op->params.call.type);
+            if (is_free) {
+                op->algorithm = rf__schedule_choose(op->params.call.coll, group->size, bytes);
+            }
+            rc = rf__exec_begin(group, op);
+            if (rc) {
+                return rc;
+            }
+            run->phase = RF__SHARED_STREAMING;
+            return rf__exec_run(group, op, moved);
+        }
+        op->algorithm = RF_ALGORITHM_SHARED;
+        rc = locate_all(group, op);
+        if (rc) {
+            return rc;
+        }
+        run->phase = RF__SHARED_WORKING;
+        __attribute__((fallthrough));
+    case RF__SHARED_WORKING:
+        rc = work(group, &op->params.call);
+        *moved = true;
+        if (rc == 0) {
+            return 0;
+        }
+        if (run->mode == RF__SHARED_INLINE) {
+            run->phase = RF__SHARED_IDLE;
+            return 1;
+        }
+        atomic_store_explicit(&board_of(group, group->rank)->done, op->seq, memory_order_release);
+        notify_all(group);
+        run->waiting = 0;
+        run->phase = RF__SHARED_FINISHING;
+        __attribute__((fallthrough));
+    case RF__SHARED_FINISHING:
+        rc = all_arrived(group, op->seq, true);
+        if (rc > 0) {
+            *moved = true;
+            run->phase = RF__SHARED_IDLE;
+        }
+        return rc;
+    case RF__SHARED_STREAMING:
+        rc = rf__exec_run(group, op, moved);
+        if (rc > 0) {
+            run->phase = RF__SHARED_IDLE;
+        }
+        return rc;
+    case RF__SHARED_IDLE:
+        break;
+    }
+    RF_ASSERT(!"a phase");
+    return RF_EINTERNAL;
+}
