@@ -1,5 +1,6 @@
-/* Data-parallel training over a runner: what include/ringfold/ddp.h promises, without a communicator. The trainer and the
- * public entry points call these; tests run them over a runner of their own. The comments of the public header hold.
+/* Data-parallel training over a runner: what include/ringfold/ddp.h promises, without a
+ * communicator. The trainer and the public entry points call these; tests run them over a runner of
+ * their own. The comments of the public header hold.
  *
  * One difference: creation takes a runner, borrowed until destroy. */
 #ifndef RF_DDP_DDP_H
@@ -13,8 +14,9 @@ void rf__ddp_options_init(struct rf_ddp_options *options);
 int rf__ddp_create(struct rf__runner *runner, const struct rf_ddp_options *options,
                    struct rf_ddp **out, struct rf_error *err);
 
-/* Operations of this object that are still in flight are waited for: they write into its memory. A step that was begun and not
- * committed would leave the other members waiting for this one's part, so then the group is revoked first. */
+/* Operations of this object that are still in flight are waited for: they write into its memory. A
+ * step that was begun and not committed would leave the other members waiting for this one's part,
+ * so then the group is revoked first. */
 void rf__ddp_destroy(struct rf_ddp *ddp);
 
 int rf__ddp_register(struct rf_ddp *ddp, const char *name, float *param, size_t count,

@@ -24,11 +24,10 @@ struct rf__runner_ops {
     /* 1 complete, 0 not yet, or the error. */
     int (*test)(struct rf__runner *runner, struct rf__op *op);
 
-    /* 0 or the error, and the op is freed; RF_ETIMEDOUT and it lives on. Negative timeout: as long as the group is whole. */
-    int (*wait)(struct rf__runner *runner, struct rf__op *op, int timeout_ms);
-
-    /* Nanoseconds that the operation ran (from the first to the last of its work), after completion and before wait frees it. */
-    int64_t (*busy_ns)(struct rf__runner *runner, const struct rf__op *op);
+    /* 0 or the error, and the op is freed and its buffers are the caller's again; RF_ETIMEDOUT and it lives on. Negative timeout:
+     * as long as the group is whole. Where `busy_ns` is not NULL and the result 0: nanoseconds that the operation ran, from the
+     * first to the last of its work. */
+    int (*wait)(struct rf__runner *runner, struct rf__op *op, int timeout_ms, int64_t *busy_ns);
     void (*error)(struct rf__runner *runner, struct rf_error *out);
 
     /* Revokes the group with this error, on all members. */

@@ -37,9 +37,15 @@ struct rf__step_decision {
     int slowest_rank;
 };
 
-/* Decides from all members' reports, in rank order. RF_EDIVERGED (err->rank is the odd one out, or the first of the smaller side) where digests differ; RF_EPROTO
- * where generation or step differ. Sums are formed in rank order, so the result is the same on all. */
+/* Decides from all members' reports, in rank order. RF_EDIVERGED (see rf__step_compare) where digests differ and all are
+ * prepared; RF_EPROTO where generation or step differ. Sums are formed in rank order, so the result is the same on all. */
 int rf__step_decide(const struct rf__step_report *reports, int count, struct rf__step_decision *out,
                     struct rf_error *err);
+
+/* Holds one digest of each rank against the others': 0 where all are equal, else `code` and a line that lists the ranks,
+ * "rank 3 of 8 holds another WHAT WHEN: digest 0x… against 0x… on the 7 others". err->rank is the odd one out, or the first of
+ * the minority, or -1 where there is no majority: then nobody can say who is wrong. 1 <= count <= RF_MAX_RANKS. */
+int rf__step_compare(const uint64_t *digests, int count, int code, const char *what,
+                     const char *when, struct rf_error *err);
 
 #endif

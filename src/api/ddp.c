@@ -1,0 +1,89 @@
+/* The public entry points of data-parallel training: those of ddp/, over a communicator's runner.
+ */
+#include "ddp/ddp.h"
+
+#include "api/comm.h"
+#include "base/status.h"
+
+void rf_ddp_options_init(struct rf_ddp_options *options) {
+    rf__ddp_options_init(options);
+}
+
+int rf_ddp_create(struct rf_comm *comm, const struct rf_ddp_options *options, struct rf_ddp **out,
+                  struct rf_error *err) {
+    if (!comm || !out) {
+        return rf__fail(err, RF_EINVAL, 0, "data-parallel training needs a communicator");
+    }
+    *out = NULL;
+    return rf__ddp_create(rf__comm_runner(comm), options, out, err);
+}
+
+void rf_ddp_destroy(struct rf_ddp *ddp) {
+    rf__ddp_destroy(ddp);
+}
+
+int rf_ddp_register(struct rf_ddp *ddp, const char *name, float *param, size_t count,
+                    struct rf_error *err) {
+    return rf__ddp_register(ddp, name, param, count, err);
+}
+
+int rf_ddp_register_state(struct rf_ddp *ddp, const char *name, void *state, size_t bytes,
+                          struct rf_error *err) {
+    return rf__ddp_register_state(ddp, name, state, bytes, err);
+}
+
+int rf_ddp_seal(struct rf_ddp *ddp, struct rf_error *err) {
+    return rf__ddp_seal(ddp, err);
+}
+
+int rf_ddp_begin(struct rf_ddp *ddp, struct rf_step *out, struct rf_error *err) {
+    return rf__ddp_begin(ddp, out, err);
+}
+
+int rf_ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out) {
+    return rf__ddp_next_shard(ddp, out);
+}
+
+float *rf_ddp_grad(struct rf_ddp *ddp, int index) {
+    return rf__ddp_grad(ddp, index);
+}
+
+int rf_ddp_ready(struct rf_ddp *ddp, int index) {
+    return rf__ddp_ready(ddp, index);
+}
+
+void rf_ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples) {
+    rf__ddp_shard_samples(ddp, samples);
+}
+
+int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum) {
+    return rf__ddp_shard_done(ddp, loss_sum);
+}
+
+int rf_ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_error *err) {
+    return rf__ddp_commit(ddp, report, err);
+}
+
+void rf_ddp_request_stop(struct rf_ddp *ddp) {
+    rf__ddp_request_stop(ddp);
+}
+
+const float *rf_ddp_average(const struct rf_ddp *ddp, int index) {
+    return rf__ddp_average(ddp, index);
+}
+
+int rf_ddp_state_digest(struct rf_ddp *ddp, uint64_t *digest, struct rf_error *err) {
+    return rf__ddp_state_digest(ddp, digest, err);
+}
+
+void rf_ddp_memory(const struct rf_ddp *ddp, struct rf_ddp_memory *out) {
+    rf__ddp_memory(ddp, out);
+}
+
+int rf_ddp_buckets(const struct rf_ddp *ddp) {
+    return rf__ddp_buckets(ddp);
+}
+
+int rf_ddp_bucket_of(const struct rf_ddp *ddp, int index) {
+    return rf__ddp_bucket_of(ddp, index);
+}
