@@ -251,7 +251,7 @@ static int collective(struct trainer *t, enum rf_coll coll, enum rf_type type, c
 
     int code = runner->ops->start(runner, &params, &op);
     if (!code) {
-        code = runner->ops->wait(runner, op, -1);
+        code = runner->ops->wait(runner, op, -1, NULL);
     }
     if (code && err) {
         runner->ops->error(runner, err);

@@ -230,18 +230,16 @@ static int fake_test(struct rf__runner *runner, struct rf__op *op) {
     return op->code ? op->code : 1;
 }
 
-static int fake_wait(struct rf__runner *runner, struct rf__op *op, int timeout_ms) {
+static int fake_wait(struct rf__runner *runner, struct rf__op *op, int timeout_ms,
+                     int64_t *busy_ns) {
     (void)runner;
     (void)timeout_ms;
+    if (busy_ns) {
+        *busy_ns = 1000;
+    }
     int code = op->code;
     free(op);
     return code;
-}
-
-static int64_t fake_busy(struct rf__runner *runner, const struct rf__op *op) {
-    (void)runner;
-    (void)op;
-    return 1000;
 }
 
 static void fake_error(struct rf__runner *runner, struct rf_error *out) {
@@ -277,9 +275,14 @@ static int64_t fake_now(struct rf__runner *runner) {
     return rf__now();
 }
 
-static const struct rf__runner_ops fake_ops = {fake_start, fake_test,    fake_wait,
-                                               fake_busy,  fake_error,   fake_fail,
-                                               fake_alloc, fake_release, fake_now};
+static const struct rf__runner_ops fake_ops = {.start = fake_start,
+                                               .test = fake_test,
+                                               .wait = fake_wait,
+                                               .error = fake_error,
+                                               .fail = fake_fail,
+                                               .alloc = fake_alloc,
+                                               .release = fake_release,
+                                               .now = fake_now};
 
 /* --- one worker, and what it saw ----------------------------------------------------------------
  */
