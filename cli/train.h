@@ -1,0 +1,102 @@
+/* What the files of `ringfold train` share: its settings, its screen and its files.
+ *
+ * Only rank 0 has a screen and files. A screen writes to stdout and knows nothing of files; files
+ * know nothing of the screen. */
+#ifndef RF_CLI_TRAIN_H
+#define RF_CLI_TRAIN_H
+
+#include <limits.h>
+#include <ringfold/ringfold.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
+enum { TRAIN_SETTINGS = 22 };
+
+struct train_settings {
+    struct rf_train_options train;
+    const char *transport;
+    const char *log, *save, *save_gradients, *run_dir; /* NULL: not given */
+    bool quiet;
+    enum train_source sources[TRAIN_SETTINGS];
+};
+
+/* Reads flags, then what RINGFOLD_* variables say about the rest. 0; an exit status, reported
+ * already; or -1 where `quiet_errors` kept the report back. */
+int train_settings_read(struct train_settings *settings, int argc, char **argv, bool quiet_errors);
+
+/* Calls `each` for every setting: its name, its value as text, and where it came from. */
+void train_settings_each(const struct train_settings *settings,
+                         void (*each)(void *context, const char *name, const char *value,
+                                      const char *source),
+                         void *context);
+
+/* --- the screen ---------------------------------------------------------------------------------
+ */
+
+struct train_screen {
+    FILE *out;
+    bool live;  /* a last line that is written over */
+    bool drawn; /* it stands there now */
+    bool quiet;
+    bool header; /* the table's head has been printed */
+    int size;
+    double began, printed, redrawn; /* seconds, monotonic */
+
+    /* Since the last line of the table. */
+    uint64_t steps, samples;
+    double loss_sum, step_s, data_s, exposed_s;
+
+    double best;
+    uint64_t best_epoch;
+};
+
+void screen_init(struct train_screen *screen, const struct train_settings *settings, int size);
+void screen_start(struct train_screen *screen, const struct train_settings *settings,
+                  const struct rf_train_start *start, const char *transport, const char *folder);
+void screen_step(struct train_screen *screen, const struct rf_train_step *step);
+void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoch);
+void screen_stopping(struct train_screen *screen);
+
+/* Takes the live line away, so that something else can be printed. */
+void screen_clear(struct train_screen *screen);
+void screen_receipt(struct train_screen *screen, const struct train_settings *settings,
+                    const struct rf_train_result *result, const char *folder, const char *weights);
+
+/* --- files --------------------------------------------------------------------------------------
+ */
+
+/* Tensors to be written to one file; the data is copied. */
+struct train_tensors {
+    struct train_tensor *list;
+    size_t count, capacity;
+};
+
+struct train_files {
+    char folder[PATH_MAX];
+    char metrics_path[PATH_MAX];
+    char weights_path[PATH_MAX];
+    FILE *metrics, *log;
+    const char *log_path, *gradients_path;
+    struct train_tensors gradients, weights;
+    struct rf_error err; /* the first failure; later calls do nothing */
+};
+
+/* Makes the run folder and opens the logs. On an error files_close is still due. */
+int files_open(struct train_files *files, const struct train_settings *settings,
+               struct rf_error *err);
+void files_close(struct train_files *files);
+
+/* These leave a failure in files->err. */
+void files_start(struct train_files *files, const struct train_settings *settings,
+                 const struct rf_train_start *start, const char *transport);
+void files_step(struct train_files *files, const struct rf_train_step *step);
+void files_tensor(struct train_files *files, bool gradient, const char *name, const float *data,
+                  const size_t *shape, int dims);
+void files_gradients_write(struct train_files *files);
+
+/* The log's last object, the weights and SUMMARY.md. */
+void files_finish(struct train_files *files, const struct train_settings *settings,
+                  const struct rf_train_result *result, int size);
+
+#endif

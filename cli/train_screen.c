@@ -1,0 +1,252 @@
+/* The screen of `ringfold train`: whole lines that fit into 80 columns, and on a terminal one live
+ * line below them. */
+#include "format.h"
+#include "report.h"
+#include "train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_STEPS = 10, BAR = 20, COLUMNS = 79 };
+static const double LINE_SECONDS = 10;
+static const double REDRAW_SECONDS = 0.1;
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void screen_init(struct train_screen *screen, const struct train_settings *settings, int size) {
+    const char *term = getenv("TERM");
+
+    *screen = (struct train_screen){.out = stdout, .quiet = settings->quiet, .size = size};
+    screen->live = !settings->quiet && isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
+    screen->began = now_s();
+    screen->best = NAN;
+}
+
+void screen_clear(struct train_screen *screen) {
+    if (screen->drawn) {
+        fputs("\r\033[K", screen->out);
+        fflush(screen->out);
+        screen->drawn = false;
+    }
+}
+
+/* 4380 -> "4380", 12700 -> "12.7k", 1270000 -> "1.27M". */
+static const char *rate_text(char out[FORMAT_MAX], double rate) {
+    if (rate < 9999.5) {
+        snprintf(out, FORMAT_MAX, "%.0f", rate);
+    } else if (rate < 999950) {
+        snprintf(out, FORMAT_MAX, "%.1fk", rate / 1e3);
+    } else {
+        snprintf(out, FORMAT_MAX, "%.2fM", rate / 1e6);
+    }
+    return out;
+}
+
+static const char *ms_text(char out[FORMAT_MAX], double seconds) {
+    double ms = seconds * 1e3;
+    snprintf(out, FORMAT_MAX, ms < 9.95 ? "%.1f" : "%.0f", ms);
+    return out;
+}
+
+void screen_start(struct train_screen *screen, const struct train_settings *settings,
+                  const struct rf_train_start *start, const char *transport, const char *folder) {
+    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], host[64] = "";
+
+    screen->began = now_s();
+    if (screen->quiet) {
+        return;
+    }
+    gethostname(host, sizeof host - 1);
+    if (start->size == 1) {
+        fprintf(screen->out, "1 worker on %s, %s\n", host, start->compute);
+    } else {
+        fprintf(screen->out, "%d workers, rank 0 on %s, by %s, %s\n", start->size, host, transport,
+                start->compute);
+    }
+    fprintf(screen->out, "%s, %s parameters; batch %u = %u x %u; %s samples, %s steps\n",
+            settings->train.model, format_count(a, start->parameters), start->batch, start->shards,
+            start->batch / start->shards, format_count(b, start->train_samples),
+            format_count(c, start->steps));
+    fprintf(screen->out, "output in %s; Ctrl-C stops after the step\n", folder);
+    fflush(screen->out);
+}
+
+/* What is left, from this session's rate; "" before there is one. */
+static const char *left_text(char out[FORMAT_MAX], const struct train_screen *screen, uint64_t step,
+                             uint64_t steps) {
+    double rate = (now_s() - screen->began) / (double)step;
+    return format_duration(out, rate * (double)(steps - step));
+}
+
+static void live_draw(struct train_screen *screen, const struct rf_train_step *step, double now) {
+    char bar[BAR + 1], rate[FORMAT_MAX], left[FORMAT_MAX], line[160];
+    int filled = (int)(step->step * BAR / step->steps);
+
+    memset(bar, '.', BAR);
+    memset(bar, '#', (size_t)filled);
+    bar[BAR] = 0;
+    snprintf(line, sizeof line, "[%s] %llu/%llu  loss %.4f  %s img/s  left %s", bar,
+             (unsigned long long)step->step, (unsigned long long)step->steps, step->loss,
+             rate_text(rate, step->samples_per_s),
+             left_text(left, screen, step->step, step->steps));
+    fprintf(screen->out, "\r\033[K%.*s", COLUMNS, line);
+    fflush(screen->out);
+    screen->drawn = true;
+    screen->redrawn = now;
+}
+
+/* The table's line: means since the last one. */
+static void line_print(struct train_screen *screen, const struct rf_train_step *step) {
+    char at[48], ms[FORMAT_MAX], data[FORMAT_MAX], ring[FORMAT_MAX], rate[FORMAT_MAX];
+    char left[FORMAT_MAX], up[FORMAT_MAX];
+    double n = (double)screen->steps;
+
+    screen_clear(screen);
+    if (!screen->header) {
+        screen->header = true;
+        fprintf(screen->out, "%-13s %8s %7s %8s %5s %5s %5s %6s %5s %6s\n", " step", "loss", "|g|",
+                "lr", "ms", "data", "ring", "img/s", "up", "left");
+    }
+    snprintf(at, sizeof at, " %llu/%llu", (unsigned long long)step->step,
+             (unsigned long long)step->steps);
+    snprintf(up, sizeof up, "%d/%d", screen->size, screen->size);
+    fprintf(screen->out, "%-13s %8.4f %7.3g %8.2e %5s %5s %5s %6s %5s %6s\n", at,
+            screen->samples ? screen->loss_sum / (double)screen->samples : step->loss,
+            step->grad_norm, step->lr, ms_text(ms, screen->step_s / n),
+            ms_text(data, screen->data_s / n), ms_text(ring, screen->exposed_s / n),
+            rate_text(rate, screen->step_s > 0 ? (double)screen->samples / screen->step_s : 0), up,
+            left_text(left, screen, step->step, step->steps));
+    fflush(screen->out);
+    screen->steps = screen->samples = 0;
+    screen->loss_sum = screen->step_s = screen->data_s = screen->exposed_s = 0;
+}
+
+void screen_step(struct train_screen *screen, const struct rf_train_step *step) {
+    double now = now_s();
+
+    screen->steps++;
+    screen->samples += step->samples;
+    screen->loss_sum += step->loss * (double)step->samples;
+    screen->step_s += step->step_s;
+    screen->data_s += step->data_s;
+    screen->exposed_s += step->exposed_s;
+    if (screen->quiet) {
+        return;
+    }
+    if (step->step == 1 || (screen->steps >= LINE_STEPS && now - screen->printed >= LINE_SECONDS)) {
+        line_print(screen, step);
+        screen->printed = now;
+    }
+    if (screen->live && now - screen->redrawn >= REDRAW_SECONDS) {
+        live_draw(screen, step, now);
+    }
+}
+
+void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoch) {
+    char count[FORMAT_MAX], duration[FORMAT_MAX];
+
+    if (!(epoch->accuracy <= screen->best)) {
+        screen->best = epoch->accuracy;
+        screen->best_epoch = epoch->epoch;
+    }
+    if (screen->quiet) {
+        return;
+    }
+    screen_clear(screen);
+    fprintf(screen->out, "epoch %llu: accuracy %.2f %% of %s, test loss %.4f, step %llu, %s\n",
+            (unsigned long long)epoch->epoch, epoch->accuracy * 100,
+            format_count(count, epoch->test_samples), epoch->test_loss,
+            (unsigned long long)epoch->step, format_duration(duration, epoch->seconds));
+    fflush(screen->out);
+}
+
+void screen_stopping(struct train_screen *screen) {
+    if (!screen->quiet) {
+        screen_clear(screen);
+        fputs("stopping after this step; once more to stop at once\n", screen->out);
+        fflush(screen->out);
+    }
+}
+
+/* "digest 0x… on all 4 workers", or how many hold another one. */
+static void digest_print(FILE *out, const struct rf_train_result *result, int size) {
+    int shown = size < RF_MAX_LOCAL_RANKS ? size : RF_MAX_LOCAL_RANKS;
+    int others = 0;
+
+    for (int i = 0; i < shown; i++) {
+        others += result->digests[i] != result->digest;
+    }
+    if (others) {
+        fprintf(out, "  state    digest 0x%016llx, ANOTHER one on %d of %d workers\n",
+                (unsigned long long)result->digest, others, size);
+    } else if (size == 1) {
+        fprintf(out, "  state    digest 0x%016llx\n", (unsigned long long)result->digest);
+    } else {
+        fprintf(out, "  state    digest 0x%016llx on all %d workers\n",
+                (unsigned long long)result->digest, size);
+    }
+}
+
+static void times_print(FILE *out, const struct rf_train_result *result) {
+    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], d[FORMAT_MAX];
+
+    fprintf(out, "  time     compute %s, data %s, evaluation %s, waiting for others %s\n",
+            format_duration(a, result->compute_s), format_duration(b, result->data_s),
+            format_duration(c, result->eval_s), format_duration(d, result->wait_s));
+    fprintf(out, "  ring     communication %s, of it %.0f %% hidden behind the computation\n",
+            format_duration(a, result->comm_s), result->hidden_ratio * 100);
+}
+
+static void next_print(FILE *out, const struct train_settings *settings,
+                       const struct rf_train_result *result, int size) {
+    const struct rf_train_options *o = &settings->train;
+
+    if (result->stopped) {
+        fprintf(out, "  next     the same command starts again from the beginning\n");
+    } else if (size == 1) {
+        fprintf(out, "  next     ringfold run -n 4 -- ringfold train %s --data %s\n", o->model,
+                o->data);
+    } else {
+        fprintf(out, "  next     ringfold run -n %d -- ringfold train %s --data %s --epochs %u\n",
+                size, o->model, o->data, o->epochs ? 2 * o->epochs : 3);
+    }
+}
+
+void screen_receipt(struct train_screen *screen, const struct train_settings *settings,
+                    const struct rf_train_result *result, const char *folder, const char *weights) {
+    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], d[FORMAT_MAX], e[FORMAT_MAX];
+    FILE *out = screen->out;
+
+    screen_clear(screen);
+    if (screen->quiet) {
+        return;
+    }
+    fprintf(out, "%s: %s steps, %s samples in %s, %s samples/s\n",
+            result->stopped ? "stopped" : "done", format_count(a, result->steps),
+            format_count(b, result->samples), format_duration(c, result->seconds),
+            rate_text(d, result->samples_per_s));
+    times_print(out, result);
+    if (!isnan(screen->best)) {
+        fprintf(out, "  best     accuracy %.2f %% after epoch %llu; last %.2f %%, loss %.4f\n",
+                screen->best * 100, (unsigned long long)screen->best_epoch, result->accuracy * 100,
+                result->loss);
+    }
+    fprintf(out, "  memory   a worker: parameters %s, gradients %s, averaged %s,\n",
+            format_bytes(a, result->memory.parameters), format_bytes(b, result->memory.gradients),
+            format_bytes(c, result->memory.averaged));
+    fprintf(out, "           optimizer %s, activations %s\n",
+            format_bytes(d, result->memory.optimizer), format_bytes(e, result->memory.activations));
+    digest_print(out, result, screen->size);
+    fprintf(out, "  weights  %s\n", weights);
+    fprintf(out, "  log      %s%s%s/metrics.jsonl\n", settings->log ? settings->log : "",
+            settings->log ? ", " : "", folder);
+    next_print(out, settings, result, screen->size);
+    fflush(out);
+}

@@ -1,0 +1,291 @@
+/* The settings of `ringfold train`: one table from which come the flags, the RINGFOLD_* variables,
+ * the help text and the record of where each value came from. */
+#include "format.h"
+#include "report.h"
+#include "train.h"
+
+#include <argp.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+
+enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SIZE, SWITCH };
+
+struct setting {
+    const char *name, *arg, *help;
+    enum kind kind;
+    size_t offset;
+};
+
+#define TRAIN(field) offsetof(struct train_settings, train.field)
+#define OWN(field)   offsetof(struct train_settings, field)
+
+static const struct setting table[TRAIN_SETTINGS] = {
+    {"data", "DIR", "folder with the four IDX files of MNIST's names, .gz or not", TEXT,
+     TRAIN(data)},
+    {"epochs", "N", "times through the training set (3; none where only --steps is given)", COUNT32,
+     TRAIN(epochs)},
+    {"steps", "N", "stop after N steps", COUNT64, TRAIN(steps)},
+    {"batch", "B", "samples in the global batch, of all workers together (about 256)", COUNT32,
+     TRAIN(batch)},
+    {"shards", "V", "equal parts of the batch, dealt to the workers (one a worker)", COUNT32,
+     TRAIN(shards)},
+    {"lr", "X", "learning rate (0.05 for sgd, 0.002 for adamw); falls to a tenth along a cosine",
+     REAL, TRAIN(lr)},
+    {"optimizer", "NAME", "sgd or adamw (sgd)", TEXT, TRAIN(optimizer)},
+    {"momentum", "X", "of sgd (0.9)", REAL, TRAIN(momentum)},
+    {"weight-decay", "X", "decoupled, not for biases (0)", REAL, TRAIN(weight_decay)},
+    {"warmup", "N", "steps in which the rate rises to --lr (0)", COUNT64, TRAIN(warmup_steps)},
+    {"clip", "X", "largest norm of the whole gradient (0: any)", REAL, TRAIN(clip)},
+    {"hidden", "N", "width of the mlp's hidden layers (256)", WIDTH, TRAIN(hidden)},
+    {"seed", "S", "of initial parameters and order of samples (1)", COUNT64, TRAIN(seed)},
+    {"no-overlap", NULL,
+     "average gradients only after the backward pass, to see what overlap gains", SWITCH,
+     TRAIN(ddp.no_overlap)},
+    {"bucket-bytes", "SIZE", "gradients averaged in one operation (25M)", SIZE,
+     TRAIN(ddp.bucket_bytes)},
+    {"first-bucket-bytes", "SIZE", "of the first one, small so that it starts early (1M)", SIZE,
+     TRAIN(ddp.first_bucket_bytes)},
+    {"transport", "NAME", "auto, shm or tcp (auto)", TEXT, OWN(transport)},
+    {"log", "FILE", "write each step and at last a summary to FILE, as JSON lines", TEXT, OWN(log)},
+    {"save", "FILE", "where the trained weights go (model.safetensors in the run folder)", TEXT,
+     OWN(save)},
+    {"save-gradients", "FILE", "write the first step's averaged gradients, as safetensors", TEXT,
+     OWN(save_gradients)},
+    {"run-dir", "DIR", "the run folder (runs/train-MODEL-TIME)", TEXT, OWN(run_dir)},
+    {"model", NULL, NULL, TEXT, TRAIN(model)}, /* the argument, not a flag */
+};
+
+enum { MODEL_ROW = TRAIN_SETTINGS - 1, FLAGS = MODEL_ROW, KEY_BASE = 1000 };
+
+static void *field_of(struct train_settings *settings, const struct setting *row) {
+    return (char *)settings + row->offset;
+}
+
+static const void *field_read(const struct train_settings *settings, const struct setting *row) {
+    return (const char *)settings + row->offset;
+}
+
+/* A whole decimal number within [0, most]. */
+static int parse_count(const char *text, uint64_t most, uint64_t *out) {
+    char *end;
+
+    if (!isdigit((unsigned char)text[0])) {
+        return RF_EINVAL;
+    }
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno || *end || value > most) {
+        return RF_EINVAL;
+    }
+    *out = value;
+    return RF_OK;
+}
+
+static int parse_real(const char *text, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end || !isfinite(value) || value < 0) {
+        return RF_EINVAL;
+    }
+    *out = value;
+    return RF_OK;
+}
+
+static int setting_set(struct train_settings *settings, int index, const char *text,
+                       enum train_source source) {
+    const struct setting *row = &table[index];
+    void *field = field_of(settings, row);
+    uint64_t count = 0;
+    int code = RF_OK;
+
+    switch (row->kind) {
+    case TEXT:
+        *(const char **)field = text;
+        break;
+    case COUNT32:
+        code = parse_count(text, UINT32_MAX, &count);
+        if (!code) {
+            *(uint32_t *)field = (uint32_t)count;
+        }
+        break;
+    case COUNT64:
+        code = parse_count(text, INT64_MAX, (uint64_t *)field);
+        break;
+    case WIDTH:
+        code = parse_int(text, 0, 65536, (int *)field);
+        break;
+    case REAL:
+        code = parse_real(text, (double *)field);
+        break;
+    case SIZE:
+        code = parse_bytes(text, &count);
+        if (!code) {
+            *(size_t *)field = (size_t)count;
+        }
+        break;
+    case SWITCH:
+        *(int *)field = !text || (text[0] && strcmp(text, "0") != 0);
+        break;
+    }
+    if (!code) {
+        settings->sources[index] = source;
+    }
+    return code;
+}
+
+static const char *variable_name(const struct setting *row, char out[64]) {
+    int at = snprintf(out, 64, "RINGFOLD_");
+    for (const char *c = row->name; *c && at < 63; c++) {
+        out[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    }
+    out[at] = 0;
+    return out;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct train_settings *settings = state->input;
+
+    if (key >= KEY_BASE && key < KEY_BASE + FLAGS) {
+        const struct setting *row = &table[key - KEY_BASE];
+        if (setting_set(settings, key - KEY_BASE, arg, TRAIN_FLAG)) {
+            argp_error(state, "--%s does not take '%s': %s is expected", row->name, arg,
+                       row->kind == REAL   ? "a number, 0 or more,"
+                       : row->kind == SIZE ? "a size such as 4096, 256K or 25M"
+                                           : "a whole number, 0 or more,");
+            return EINVAL;
+        }
+        return 0;
+    }
+    switch (key) {
+    case 'q':
+        settings->quiet = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num) {
+            argp_error(state, "one model is trained, and '%s' is one more", arg);
+            return EINVAL;
+        }
+        return setting_set(settings, MODEL_ROW, arg, TRAIN_FLAG) ? EINVAL : 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which model? 'mlp' or 'cnn'");
+        return EINVAL;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char doc[] =
+    "Train a built-in model, alone or as one of the workers that 'ringfold run' starts.\v"
+    "Every option can also be given as a variable, RINGFOLD_DATA for --data; flags win.\n\n"
+    "  ringfold train cnn --data /usr/share/datasets/fashion-mnist\n"
+    "  ringfold run -n 4 -- ringfold train cnn --data DIR --save model.safetensors\n\n"
+    "Ctrl-C finishes the step, saves and stops (exit status 75); twice stops at once.";
+
+/* Variables speak where no flag did. */
+static int environment_read(struct train_settings *settings, struct rf_error *err) {
+    char name[64];
+
+    for (int i = 0; i < FLAGS; i++) {
+        if (settings->sources[i] == TRAIN_FLAG || !strcmp(table[i].name, "transport")) {
+            continue; /* the library reads RINGFOLD_TRANSPORT itself */
+        }
+        const char *text = getenv(variable_name(&table[i], name));
+        if (text && text[0] && setting_set(settings, i, text, TRAIN_ENVIRONMENT)) {
+            return report_fail(err, RF_EUSAGE, 0, "%s is '%s', which --%s does not take", name,
+                               text, table[i].name);
+        }
+    }
+    return RF_OK;
+}
+
+static bool is_set(const struct train_settings *settings, const char *name) {
+    for (int i = 0; i < TRAIN_SETTINGS; i++) {
+        if (!strcmp(table[i].name, name)) {
+            return settings->sources[i] != TRAIN_DEFAULT;
+        }
+    }
+    return false;
+}
+
+int train_settings_read(struct train_settings *settings, int argc, char **argv, bool quiet_errors) {
+    struct argp_option options[FLAGS + 2] = {{0}};
+    struct argp argp = {options, parse_option, "MODEL", doc, NULL, NULL, NULL};
+    struct rf_error err = {0};
+
+    *settings = (struct train_settings){0};
+    rf_train_options_init(&settings->train);
+    for (int i = 0; i < FLAGS; i++) {
+        options[i] =
+            (struct argp_option){table[i].name, KEY_BASE + i, table[i].arg, 0, table[i].help, 0};
+    }
+    options[FLAGS] = (struct argp_option){"quiet", 'q', NULL, 0, "print nothing but errors", 0};
+    if (argp_parse(&argp, argc, argv, quiet_errors ? ARGP_SILENT : 0, NULL, settings)) {
+        return quiet_errors ? -1 : EX_USAGE;
+    }
+    int code = environment_read(settings, &err);
+    if (!code && !settings->train.data) {
+        code = report_fail(&err, RF_EUSAGE, 0, "training needs data: --data DIR");
+        snprintf(err.next, sizeof err.next,
+                 "on Debian: apt install dataset-fashion-mnist, then: "
+                 "--data /usr/share/datasets/fashion-mnist");
+    }
+    if (code) {
+        if (quiet_errors) {
+            return -1;
+        }
+        report_error(&err);
+        return EX_USAGE;
+    }
+    if (is_set(settings, "steps") && !is_set(settings, "epochs")) {
+        settings->train.epochs = 0;
+    }
+    return 0;
+}
+
+static void value_text(const struct train_settings *settings, const struct setting *row, char *out,
+                       size_t bytes) {
+    const void *field = field_read(settings, row);
+
+    switch (row->kind) {
+    case TEXT: {
+        const char *text = *(const char *const *)field;
+        snprintf(out, bytes, "%s", text ? text : "");
+        break;
+    }
+    case COUNT32:
+        snprintf(out, bytes, "%u", *(const uint32_t *)field);
+        break;
+    case COUNT64:
+        snprintf(out, bytes, "%llu", (unsigned long long)*(const uint64_t *)field);
+        break;
+    case WIDTH:
+    case SWITCH:
+        snprintf(out, bytes, "%d", *(const int *)field);
+        break;
+    case REAL:
+        snprintf(out, bytes, "%.17g", *(const double *)field);
+        break;
+    case SIZE:
+        snprintf(out, bytes, "%zu", *(const size_t *)field);
+        break;
+    }
+}
+
+void train_settings_each(const struct train_settings *settings,
+                         void (*each)(void *context, const char *name, const char *value,
+                                      const char *source),
+                         void *context) {
+    static const char *const sources[] = {"default", "environment", "flag"};
+    char value[PATH_MAX];
+
+    for (int i = 0; i < TRAIN_SETTINGS; i++) {
+        value_text(settings, &table[i], value, sizeof value);
+        each(context, table[i].name, value, sources[settings->sources[i]]);
+    }
+}

@@ -1,0 +1,564 @@
+/* The training loop, to be read from the top: what a trainer holds, one shard, one step, one
+ * evaluation, the run; then what sets it up.
+ *
+ * A shard is the unit of the arithmetic: its samples always come in the same micro-batches, so what
+ * it adds to the gradients is the same bits on whichever worker it runs. Everything else that could
+ * differ between workers (order of samples, initial parameters) comes from the seed. Time is asked
+ * of the runner, files of the blobs; nothing is printed: callbacks tell. */
+#include "train/train.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "ddp/ddp.h"
+#include "nn/nn.h"
+
+#include <math.h>
+
+struct trainer {
+    struct rf__runner *runner;
+    struct rf_train_options options; /* resolved */
+    struct rf_train_callbacks callbacks;
+    struct rf__dataset data;
+    struct rf__sampler *sampler;
+    struct rf__model *model;
+    struct rf__optimizer *optimizer;
+    struct rf_ddp *ddp;
+    int tensors;
+    uint64_t steps_per_epoch, steps;
+
+    /* One micro-batch. */
+    uint32_t micro;
+    float *inputs;
+    int32_t *labels;
+    uint32_t *indices; /* of test samples */
+
+    /* The epoch so far: for its mean loss. */
+    double epoch_loss_sum;
+    uint64_t epoch_samples;
+    int64_t epoch_began;
+    uint64_t evaluated; /* the last step after which the test set was seen */
+
+    struct rf_train_result result;
+};
+
+/* The parts of one step that the report does not tell, in nanoseconds. */
+struct step_times {
+    int64_t data, update, all;
+};
+
+static int64_t now(const struct trainer *t) {
+    return t->runner->ops->now(t->runner);
+}
+
+static double seconds(int64_t ns) {
+    return (double)ns * 1e-9;
+}
+
+/* --- one shard: forward and backward, micro-batch by micro-batch
+ * -------------------------------------------------- */
+
+static float *sink_grad(void *context, int index) {
+    struct trainer *t = context;
+    return rf__ddp_grad(t->ddp, index);
+}
+
+static int sink_ready(void *context, int index) {
+    struct trainer *t = context;
+    return rf__ddp_ready(t->ddp, index);
+}
+
+/* More of the shard is to come: its gradients are not complete yet. */
+static int sink_not_ready(void *context, int index) {
+    (void)context;
+    (void)index;
+    return RF_OK;
+}
+
+static int shard_run(struct trainer *t, const struct rf_shard *shard, struct step_times *times,
+                     struct rf_error *err) {
+    struct rf__model_sink sink = {.grad = sink_grad, .context = t};
+    const uint32_t *samples;
+    double loss_sum = 0;
+
+    int64_t began = now(t);
+    uint32_t count = rf__sampler_shard(t->sampler, shard->step, shard->index, &samples);
+    times->data += now(t) - began;
+    rf__ddp_shard_samples(t->ddp, count);
+    for (uint32_t first = 0; first < count; first += t->micro) {
+        uint32_t n = count - first < t->micro ? count - first : t->micro;
+        double loss;
+
+        began = now(t);
+        rf__dataset_gather(&t->data, &t->data.train, samples + first, n, t->inputs, t->labels);
+        times->data += now(t) - began;
+        int code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, NULL, err);
+        if (code) {
+            return code;
+        }
+        loss_sum += loss;
+        sink.ready = first + n == count ? sink_ready : sink_not_ready;
+        code = rf__model_backward(t->model, &sink, err);
+        if (code) {
+            return code;
+        }
+    }
+    return rf__ddp_shard_done(t->ddp, loss_sum);
+}
+
+/* --- one step
+ * -----------------------------------------------------------------------------------------------------
+ */
+
+static const float *average_of(void *context, int index) {
+    struct trainer *t = context;
+    return rf__ddp_average(t->ddp, index);
+}
+
+static double grad_norm(const struct trainer *t) {
+    double sum = 0;
+    for (int i = 0; i < t->tensors; i++) {
+        sum += rf__sum_of_squares(rf__ddp_average(t->ddp, i), rf__model_tensor(t->model, i)->count);
+    }
+    return sqrt(sum);
+}
+
+static void tensors_tell(const struct trainer *t, bool gradient) {
+    if (!t->callbacks.tensor) {
+        return;
+    }
+    for (int i = 0; i < t->tensors; i++) {
+        const struct rf__tensor *tensor = rf__model_tensor(t->model, i);
+        t->callbacks.tensor(t->callbacks.context, gradient, tensor->name,
+                            gradient ? rf__ddp_average(t->ddp, i) : tensor->data, tensor->shape,
+                            tensor->dims);
+    }
+}
+
+/* The group's gradients of one step, averaged. */
+static int gradients_run(struct trainer *t, struct rf_step_report *report, struct step_times *times,
+                         struct rf_error *err) {
+    struct rf_step step;
+    struct rf_shard shard;
+
+    int code = rf__ddp_begin(t->ddp, &step, err);
+    if (code) {
+        return code;
+    }
+    while ((code = rf__ddp_next_shard(t->ddp, &shard)) > 0) {
+        code = shard_run(t, &shard, times, err);
+        if (code) {
+            return code;
+        }
+    }
+    if (code) {
+        return code;
+    }
+    if (t->callbacks.stop && t->callbacks.stop(t->callbacks.context)) {
+        rf__ddp_request_stop(t->ddp);
+    }
+    return rf__ddp_commit(t->ddp, report, err);
+}
+
+/* Adds the step to the run's sums and tells the caller of it. */
+static void step_tell(struct trainer *t, const struct rf_step_report *report,
+                      const struct step_times *times, double norm, double rate) {
+    struct rf_train_result *sum = &t->result;
+    double data = seconds(times->data);
+    double all = seconds(times->all);
+    double compute = report->compute_s - data;
+    struct rf_train_step step = {.step = sum->steps + 1,
+                                 .steps = t->steps,
+                                 .epoch = sum->steps / t->steps_per_epoch + 1,
+                                 .loss = report->loss,
+                                 .grad_norm = norm,
+                                 .lr = rate,
+                                 .step_s = all,
+                                 .compute_s = (compute > 0 ? compute : 0) + seconds(times->update),
+                                 .data_s = data,
+                                 .comm_s = report->comm_s,
+                                 .exposed_s = report->exposed_s,
+                                 .wait_s = report->wait_s,
+                                 .samples = report->samples,
+                                 .digest = report->digest,
+                                 .samples_per_s = all > 0 ? (double)report->samples / all : 0,
+                                 .slowest_rank = report->slowest_rank};
+
+    sum->steps++;
+    sum->samples += step.samples;
+    sum->compute_s += step.compute_s;
+    sum->data_s += step.data_s;
+    sum->comm_s += step.comm_s;
+    sum->exposed_s += step.exposed_s;
+    sum->wait_s += step.wait_s;
+    t->epoch_loss_sum += report->loss * (double)report->samples;
+    t->epoch_samples += report->samples;
+    if (t->callbacks.step) {
+        t->callbacks.step(t->callbacks.context, &step);
+    }
+}
+
+static int step_run(struct trainer *t, struct rf_error *err) {
+    struct rf_step_report report;
+    struct step_times times = {0};
+    uint64_t number = t->result.steps + 1;
+    int64_t began = now(t);
+
+    int code = gradients_run(t, &report, &times, err);
+    if (code) {
+        return code;
+    }
+    int64_t committed = now(t);
+    double norm = grad_norm(t);
+    double rate = rf__schedule_rate(t->options.lr, number, t->options.warmup_steps, t->steps);
+    if (!isfinite(norm) || !isfinite(report.loss)) {
+        code = rf__fail(err, RF_EINVAL, 0,
+                        "the loss or its gradient is no longer a number at step %llu, at rate %g",
+                        (unsigned long long)number, rate);
+        if (err) {
+            rf__detail(err->next, "train with a lower --lr, a --warmup or a --clip");
+        }
+        return code;
+    }
+    if (number == 1) {
+        tensors_tell(t, true);
+    }
+    double scale = t->options.clip > 0 && norm > t->options.clip ? t->options.clip / norm : 1;
+    rf__optimizer_update(t->optimizer, t->model, average_of, t, rate, scale, number);
+    times.update = now(t) - committed;
+    times.all = now(t) - began;
+    step_tell(t, &report, &times, norm, rate);
+    t->result.stopped = report.stop;
+    return RF_OK;
+}
+
+/* --- evaluation
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+/* One collective of the trainer's own, in place or not, carried out to its end. */
+static int collective(struct trainer *t, enum rf_coll coll, enum rf_type type, const void *send,
+                      void *recv, size_t count, struct rf_error *err) {
+    struct rf__runner *runner = t->runner;
+    struct rf__op_params params = {.call = {.coll = coll,
+                                            .type = type,
+                                            .redop = RF_SUM,
+                                            .send = send,
+                                            .recv = recv,
+                                            .count = count}};
+    struct rf__op *op = NULL;
+
+    int code = runner->ops->start(runner, &params, &op);
+    if (!code) {
+        code = runner->ops->wait(runner, op, -1, NULL);
+    }
+    if (code && err) {
+        runner->ops->error(runner, err);
+    }
+    return code;
+}
+
+/* Every test sample once: micro-batch k is rank k mod size's. */
+static int evaluate(struct trainer *t, struct rf_error *err) {
+    const struct rf__samples *test = &t->data.test;
+    uint64_t counts[2] = {0, 0}; /* right, seen */
+    double loss_sum = 0;
+    int64_t began = now(t);
+    int code;
+
+    for (uint32_t first = (uint32_t)t->runner->rank * t->micro; first < test->count;
+         first += (uint32_t)t->runner->size * t->micro) {
+        uint32_t n = test->count - first < t->micro ? test->count - first : t->micro;
+        double loss;
+        int correct;
+
+        for (uint32_t i = 0; i < n; i++) {
+            t->indices[i] = first + i;
+        }
+        rf__dataset_gather(&t->data, test, t->indices, n, t->inputs, t->labels);
+        code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, &correct, err);
+        if (code) {
+            return code;
+        }
+        counts[0] += (uint64_t)correct;
+        counts[1] += n;
+        loss_sum += loss;
+    }
+    code = collective(t, RF_COLL_ALLREDUCE, RF_U64, counts, counts, 2, err);
+    if (!code) {
+        code = collective(t, RF_COLL_ALLREDUCE, RF_F64, &loss_sum, &loss_sum, 1, err);
+    }
+    if (code) {
+        return code;
+    }
+    if (counts[1] != test->count) {
+        return rf__fail(err, RF_EINTERNAL, 0, "%llu test samples were seen, not %u",
+                        (unsigned long long)counts[1], test->count);
+    }
+    t->result.accuracy = (double)counts[0] / (double)counts[1];
+    t->result.test_loss = loss_sum / (double)counts[1];
+    t->result.eval_s += seconds(now(t) - began);
+    t->evaluated = t->result.steps;
+    return RF_OK;
+}
+
+static int epoch_end(struct trainer *t, struct rf_error *err) {
+    int code = evaluate(t, err);
+    if (code) {
+        return code;
+    }
+    int64_t at = now(t);
+    struct rf_train_epoch epoch = {.epoch = (t->result.steps + t->steps_per_epoch - 1) /
+                                            t->steps_per_epoch,
+                                   .step = t->result.steps,
+                                   .accuracy = t->result.accuracy,
+                                   .test_loss = t->result.test_loss,
+                                   .test_samples = t->data.test.count,
+                                   .seconds = seconds(at - t->epoch_began)};
+    t->epoch_began = at;
+    if (t->callbacks.epoch) {
+        t->callbacks.epoch(t->callbacks.context, &epoch);
+    }
+    return RF_OK;
+}
+
+/* --- the run
+ * ------------------------------------------------------------------------------------------------------
+ */
+
+static int steps_run(struct trainer *t, struct rf_error *err) {
+    while (t->result.steps < t->steps && !t->result.stopped) {
+        if (t->result.steps % t->steps_per_epoch == 0) {
+            t->epoch_loss_sum = 0;
+            t->epoch_samples = 0;
+        }
+        int code = step_run(t, err);
+        if (code) {
+            return code;
+        }
+        t->result.loss = t->epoch_samples ? t->epoch_loss_sum / (double)t->epoch_samples : 0;
+        bool whole = t->result.steps % t->steps_per_epoch == 0 || t->result.steps == t->steps;
+        if (whole && !t->result.stopped) {
+            code = epoch_end(t, err);
+            if (code) {
+                return code;
+            }
+        }
+    }
+    return RF_OK;
+}
+
+/* What each rank holds at the end, as that rank says it. */
+static int digests_gather(struct trainer *t, struct rf_error *err) {
+    size_t size = (size_t)t->runner->size;
+    uint64_t *all = rf__alloc(size, sizeof *all);
+
+    if (!all) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for %zu digests", size);
+    }
+    int code = rf__ddp_state_digest(t->ddp, &t->result.digest, err);
+    if (!code) {
+        code = collective(t, RF_COLL_ALL_GATHER, RF_U64, &t->result.digest, all, 1, err);
+    }
+    for (size_t i = 0; !code && i < size && i < RF_MAX_LOCAL_RANKS; i++) {
+        t->result.digests[i] = all[i];
+    }
+    rf__free(all);
+    return code;
+}
+
+static void memory_measure(struct trainer *t) {
+    struct rf_ddp_memory buckets;
+    void *state;
+    struct rf_train_memory *memory = &t->result.memory;
+
+    rf__ddp_memory(t->ddp, &buckets);
+    rf__optimizer_state(t->optimizer, &state, &memory->optimizer);
+    memory->parameters = rf__model_parameters(t->model) * sizeof(float);
+    memory->gradients = buckets.gradients;
+    memory->averaged = buckets.averaged;
+    memory->activations = rf__model_activation_bytes(t->model);
+}
+
+static void start_tell(const struct trainer *t) {
+    struct rf_train_start start = {.rank = t->runner->rank,
+                                   .size = t->runner->size,
+                                   .batch = t->options.batch,
+                                   .shards = t->options.shards,
+                                   .parameters = rf__model_parameters(t->model),
+                                   .train_samples = t->data.train.count,
+                                   .test_samples = t->data.test.count,
+                                   .steps = t->steps,
+                                   .steps_per_epoch = t->steps_per_epoch,
+                                   .compute = rf__model_compute(),
+                                   .memory = t->result.memory};
+    if (t->callbacks.start) {
+        t->callbacks.start(t->callbacks.context, &start);
+    }
+}
+
+static int run(struct trainer *t, struct rf_error *err) {
+    struct rf_train_result *result = &t->result;
+
+    memory_measure(t);
+    start_tell(t);
+    int64_t began = now(t);
+    t->epoch_began = began;
+    int code = steps_run(t, err);
+    if (code) {
+        return code;
+    }
+    result->seconds = seconds(now(t) - began);
+    double training = result->seconds - result->eval_s;
+    result->samples_per_s = training > 0 ? (double)result->samples / training : 0;
+    if (result->comm_s > 0) {
+        double hidden = 1 - result->exposed_s / result->comm_s;
+        result->hidden_ratio = hidden < 0 ? 0 : hidden;
+    }
+    code = digests_gather(t, err);
+    if (code) {
+        return code;
+    }
+    tensors_tell(t, false);
+    return RF_OK;
+}
+
+/* --- set-up
+ * -------------------------------------------------------------------------------------------------------
+ */
+
+static int data_setup(struct trainer *t, struct rf__blobs *blobs, struct rf_error *err) {
+    const struct rf_train_options *o = &t->options;
+
+    int code = rf__dataset_read(blobs, o->data, &t->data, err);
+    if (code) {
+        return code;
+    }
+    code = rf__sampler_create(o->seed, t->data.train.count, o->batch, o->shards, &t->sampler, err);
+    if (code) {
+        return code;
+    }
+    t->steps_per_epoch = rf__sampler_steps_per_epoch(t->sampler);
+    t->steps = o->epochs ? o->epochs * t->steps_per_epoch : o->steps;
+    if (o->steps && o->steps < t->steps) {
+        t->steps = o->steps;
+    }
+    uint32_t largest = rf__sampler_shard_max(t->sampler);
+    t->micro = largest < RF__TRAIN_MICRO_BATCH ? largest : RF__TRAIN_MICRO_BATCH;
+    size_t pixels = (size_t)(t->data.height * t->data.width);
+    t->inputs = rf__alloc_aligned(t->micro * pixels * sizeof *t->inputs);
+    t->labels = rf__alloc(t->micro, sizeof *t->labels);
+    t->indices = rf__alloc(t->micro, sizeof *t->indices);
+    if (!t->inputs || !t->labels || !t->indices) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for a micro-batch of %u samples", t->micro);
+    }
+    return RF_OK;
+}
+
+static int model_setup(struct trainer *t, struct rf_error *err) {
+    const struct rf_train_options *o = &t->options;
+    struct rf__model_options model = {.name = o->model,
+                                      .channels = 1,
+                                      .height = t->data.height,
+                                      .width = t->data.width,
+                                      .classes = RF__DATA_CLASSES,
+                                      .batch = (int)t->micro,
+                                      .hidden = o->hidden,
+                                      .seed = o->seed};
+    struct rf__optimizer_options optimizer = {
+        .name = o->optimizer, .momentum = o->momentum, .weight_decay = o->weight_decay};
+
+    int code = rf__model_create(&model, &t->model, err);
+    if (code) {
+        return code;
+    }
+    t->tensors = rf__model_tensors(t->model);
+    return rf__optimizer_create(&optimizer, t->model, &t->optimizer, err);
+}
+
+static int ddp_setup(struct trainer *t, struct rf_error *err) {
+    void *state;
+    size_t bytes;
+
+    int code = rf__ddp_create(t->runner, &t->options.ddp, &t->ddp, err);
+    for (int i = 0; !code && i < t->tensors; i++) {
+        const struct rf__tensor *tensor = rf__model_tensor(t->model, i);
+        code = rf__ddp_register(t->ddp, tensor->name, tensor->data, tensor->count, err);
+    }
+    if (code) {
+        return code;
+    }
+    rf__optimizer_state(t->optimizer, &state, &bytes);
+    if (bytes) {
+        code = rf__ddp_register_state(t->ddp, "optimizer", state, bytes, err);
+        if (code) {
+            return code;
+        }
+    }
+    return rf__ddp_seal(t->ddp, err);
+}
+
+static void trainer_release(struct trainer *t) {
+    rf__ddp_destroy(t->ddp);
+    rf__optimizer_destroy(t->optimizer);
+    rf__model_destroy(t->model);
+    rf__sampler_destroy(t->sampler);
+    rf__dataset_free(&t->data);
+    rf__free(t->inputs);
+    rf__free(t->labels);
+    rf__free(t->indices);
+}
+
+/* Makes sure that an error has its report, and that nobody waits for a member that has given up. */
+static int give_up(struct trainer *t, int code, struct rf_error *err) {
+    struct rf_error group;
+
+    t->runner->ops->error(t->runner, &group);
+    if (group.code) {
+        if (!err->code) {
+            *err = group;
+        }
+        return code;
+    }
+    if (!err->code) {
+        (void)rf__fail(err, code, 0, "training failed after step %llu: %s",
+                       (unsigned long long)t->result.steps, rf_error_text(code));
+    }
+    struct rf_error told = *err;
+    told.rank = t->runner->rank;
+    t->runner->ops->fail(t->runner, &told);
+    return code;
+}
+
+int rf__train(struct rf__runner *runner, struct rf__blobs *blobs,
+              const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
+              struct rf_train_result *result, struct rf_error *err) {
+    struct trainer t = {.runner = runner,
+                        .callbacks = callbacks ? *callbacks : (struct rf_train_callbacks){0},
+                        .result = {.accuracy = NAN, .test_loss = NAN}};
+    struct rf_error local;
+
+    err = err ? err : &local;
+    rf__error_clear(err);
+    int code = rf__train_options_resolve(options, runner->size, &t.options, err);
+    if (!code) {
+        code = data_setup(&t, blobs, err);
+    }
+    if (!code) {
+        code = model_setup(&t, err);
+    }
+    if (!code) {
+        code = ddp_setup(&t, err);
+    }
+    if (!code) {
+        code = run(&t, err);
+    }
+    if (code) {
+        code = give_up(&t, code, err);
+    } else {
+        *result = t.result;
+    }
+    trainer_release(&t);
+    return code;
+}

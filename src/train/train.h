@@ -1,0 +1,27 @@
+/* The built-in trainer over a runner: what include/ringfold/train.h promises, without a
+ * communicator. The public entry point and tests call it; the comments of the public header hold.
+ */
+#ifndef RF_TRAIN_TRAIN_H
+#define RF_TRAIN_TRAIN_H
+
+#include "group/runner.h"
+#include "io/blob.h"
+
+#include <ringfold/train.h>
+
+enum { RF__TRAIN_BATCH = 256, RF__TRAIN_MICRO_BATCH = 64, RF__TRAIN_MAX_BATCH = 1 << 20 };
+
+void rf__train_options_init(struct rf_train_options *options);
+
+/* The options with every 0 that means "the default" replaced for a group of `size`; RF_EINVAL names
+ * the one that cannot be. */
+int rf__train_options_resolve(const struct rf_train_options *options, int size,
+                              struct rf_train_options *out, struct rf_error *err);
+
+/* Runner and blobs are borrowed for the call. A member that fails by itself revokes the group, so
+ * that nobody waits for it. */
+int rf__train(struct rf__runner *runner, struct rf__blobs *blobs,
+              const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
+              struct rf_train_result *result, struct rf_error *err);
+
+#endif
