@@ -4,7 +4,8 @@
  * independently of each other and of the rest; everything else (RECV, FOLD, COPY, DIVIDE) is carried out strictly in the order
  * written. A step ends when all of it is done: a SEND, when its bytes have been taken by the link. So within a step nothing may
  * write what a SEND of the same step reads. Messages between two ranks arrive in the order sent; each SEND meets exactly
- * one RECV or FOLD of the same count.
+ * one RECV or FOLD of the same count, which may be 0: which messages there are depends on (coll, algorithm, size, root, agree)
+ * alone, and in collectives without a root every rank hears of every other, so calls that differ in anything else still meet.
  *
  * A schedule of one rank depends on (coll, algorithm, rank, size, root, count, in_place) alone; `in_place` may differ between ranks,
  * so it never changes the messages. Nothing here does I/O or knows of links. */
@@ -23,8 +24,9 @@ enum rf__instr_kind {
     RF__RECV,  /* dst[count] = what peer sent; into ACC it is widened */
     RF__FOLD,  /* dst[count] = dst op what peer sent, or (left) what peer sent op dst; dst may be ACC */
     RF__COPY,  /* dst[count] = src[count]; ACC widens on the way in and narrows (rounds) on the way out */
-    RF__JOIN,  /* dst[count] = dst op src[count], or (left) src op dst: a FOLD of the rank's own data */
-    RF__DIVIDE /* dst[count] is divided by the divisor (AVG); where the operation has none, nothing is done */
+    RF__JOIN,  /* dst[count] = dst op src[count], or (left) src op dst: a FOLD of the rank's own data; src is not ACC */
+    RF__DIVIDE /* dst[count] is divided by the divisor (AVG), in the buffer's own type (dst may be ACC: before rounding); where
+                  the operation has none, nothing is done */
 };
 
 /* Offsets and counts in elements. */
@@ -54,14 +56,14 @@ struct rf__schedule_params {
 };
 
 /* Replaces the schedule's content. RF_EUNSUPPORTED where the algorithm does not cover the collective; RF_ENOMEM.
- * A group of one is covered by every algorithm that covers the collective: local COPYs only. */
+ * A group of one is covered by every algorithm that covers the collective: local COPY and DIVIDE only. */
 int rf__schedule_write(struct rf__schedule *schedule, const struct rf__schedule_params *params);
 void rf__schedule_free(struct rf__schedule *schedule);
 
 /* Whether rf__schedule_write would cover it. */
 bool rf__schedule_covers(enum rf_coll coll, enum rf_algorithm algorithm);
 
-/* The algorithm for AUTO: `bytes` is count x type size; depends only on what all ranks agree on. */
+/* The algorithm for AUTO: `bytes` is count x type size; depends only on what all ranks agree on. AUTO for SEND and RECV. */
 enum rf_algorithm rf__schedule_choose(enum rf_coll coll, int size, size_t bytes);
 
 /* Slice `index` of `count` elements cut into `slices`: sizes differ by at most one block of 16 elements, borders are multiples of 16
