@@ -49,6 +49,9 @@ static void halve(struct rf__draft *draft, const struct rf__core *core) {
         } else {
             rf__draft_fold(draft, peer, keep, theirs);
         }
+        if (half == 1) {
+            rf__draft_divide(draft, keep);
+        }
         sums = RF__OUT;
         first = kept;
         draft->step++;
@@ -74,7 +77,6 @@ void rf__write_rabenseifner_allreduce(struct rf__draft *draft) {
 
     if (core.index >= 0) {
         halve(draft, &core);
-        rf__draft_divide(draft, run_of(draft, &core, RF__OUT, core.index, 1));
         spread(draft, &core);
     } else {
         draft->step += 2 * (uint32_t)rf__log2_up(core.power);
