@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <ringfold/comm.h>
 #include <stdarg.h>
@@ -68,7 +69,7 @@ int run_key_descriptor(const struct run_key *key, struct rf_error *err) {
 
 int run_key_read(struct run_key *key, const char *key_file, struct rf_error *err) {
     struct rf_options options;
-    char variable[48];
+    char variable[PATH_MAX + 32];
     char *const only[] = {variable, NULL};
     int rc = 0;
 
@@ -83,13 +84,16 @@ int run_key_read(struct run_key *key, const char *key_file, struct rf_error *err
     if (rc) {
         return rc;
     }
-    /* The library reads it as it will in the workers, so that both sides agree on what the key is.
-     */
+    /* The library says what it takes for the key, here as in the workers. */
     int fd = run_key_descriptor(key, err);
     if (fd < 0) {
         return fd;
     }
-    snprintf(variable, sizeof variable, "RINGFOLD_KEY_FD=%d", fd);
+    if (key_file[0]) {
+        snprintf(variable, sizeof variable, "RINGFOLD_KEY_FILE=%s", key_file);
+    } else {
+        snprintf(variable, sizeof variable, "RINGFOLD_KEY_FD=%d", fd);
+    }
     rf_options_init(&options);
     rc = rf_options_from_environ(&options, (char **)only, err);
     if (!rc) {
