@@ -303,7 +303,7 @@ int rf__journal_open(const struct rf__journal_options *options, struct rf__journ
         rc = settle(journal, good, err);
     }
     if (!rc) {
-        plan_compaction(journal);
+        journal->compact_at = journal->compact_least;
         *out = journal;
         journal = NULL;
     }
@@ -373,6 +373,10 @@ int rf__journal_sync(struct rf__journal *journal, struct rf_error *err) {
     if (!journal->batch_bytes) {
         return 0;
     }
+    if (journal->size + journal->batch_bytes > RF__JOURNAL_MAX) {
+        return rf__fail(err, RF_EJOURNAL, 0, "journal '%s' would grow beyond %d bytes",
+                        journal->path, RF__JOURNAL_MAX);
+    }
     int failed = write_all(journal->fd, journal->batch, journal->batch_bytes);
     failed = !failed && fdatasync(journal->fd) ? errno : failed;
     if (failed) {
@@ -418,7 +422,7 @@ int rf__journal_compact(struct rf__journal *journal, rf__journal_snapshot_fn *ne
                         struct rf_error *err) {
     char beside[PATH_MAX];
     uint64_t size = 0;
-    int failed = 0, fd = -1;
+    int rc = 0, failed = 0, fd = -1;
     bool named = false;
 
     RF_ASSERT(!journal->batch_bytes);
@@ -447,6 +451,11 @@ int rf__journal_compact(struct rf__journal *journal, rf__journal_snapshot_fn *ne
     journal->size = size;
     plan_compaction(journal);
     failed = sync_folder(journal->path);
+    if (failed) {
+        rc = rf__fail(err, RF_EJOURNAL, failed, "the folder of journal '%s' cannot be synced",
+                      journal->path);
+        failed = 0;
+    }
 out:
     if (fd >= 0) {
         close(fd);
@@ -454,7 +463,8 @@ out:
     if (named) {
         unlink(beside);
     }
-    return failed ? rf__fail(err, RF_EJOURNAL, failed, "journal '%s' cannot be compacted",
-                             journal->path)
-                  : 0;
+    if (failed) {
+        rc = rf__fail(err, RF_EIO, failed, "journal '%s' cannot be compacted", journal->path);
+    }
+    return rc;
 }

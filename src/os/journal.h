@@ -51,8 +51,8 @@ size_t rf__journal_pending(const struct rf__journal *journal);
 /* Writes the batch and waits until it is on the disk. After an error the journal must not be used any more. */
 int rf__journal_sync(struct rf__journal *journal, struct rf_error *err);
 
-/* Whether it has grown enough; replaces the file by a snapshot. Where that fails the old file goes on, and it is tried again
- * after it has doubled. Nothing may be pending. */
+/* Whether it has grown enough; replaces the file by a snapshot. RF_EIO: it could not be done, the old file goes on, and it
+ * is tried again after that has doubled. RF_EJOURNAL: as after a failed sync. Nothing may be pending. */
 bool rf__journal_wants_compaction(const struct rf__journal *journal);
 int rf__journal_compact(struct rf__journal *journal, rf__journal_snapshot_fn *next, void *context,
                         struct rf_error *err);
