@@ -446,10 +446,13 @@ static uint64_t hash_state(const struct rf_ddp *ddp) {
     return digest ? digest : 1;
 }
 
-/* Exchanges both digests and compares them, those of the registration first. */
+/* Exchanges both digests and compares them, those of the registration first. A difference ends the
+ * group: all should see it, but a member that sees it alone (its copy of the digests was damaged)
+ * must not leave the others waiting. */
 static int compare_states(struct rf_ddp *ddp, uint64_t state, const char *context, const char *when,
                           struct rf_error *err) {
-    int size = ddp->runner->size;
+    int size = ddp->runner->size, rc;
+    struct rf_error cause;
     uint64_t column[RF_MAX_RANKS] = {0};
 
     ddp->control.digests[0] = hash_registration(ddp);
@@ -459,16 +462,19 @@ static int compare_states(struct rf_ddp *ddp, uint64_t state, const char *contex
                            .send = ddp->control.digests,
                            .recv = ddp->control.all_digests,
                            .count = DIGESTS};
-    int rc = run(ddp, &call, context, err);
+    rc = run(ddp, &call, context, err);
+    if (rc) {
+        return rc;
+    }
     for (int which = 0; which < DIGESTS && rc == 0; which++) {
         for (int r = 0; r < size; r++) {
             column[r] = ddp->control.all_digests[r * DIGESTS + which];
         }
         rc = which == 0 ? rf__step_compare(column, size, RF_EMISMATCH,
-                                           "set of registered tensors or options", when, err)
-                        : rf__step_compare(column, size, RF_EDIVERGED, "state", when, err);
+                                           "set of registered tensors or options", when, &cause)
+                        : rf__step_compare(column, size, RF_EDIVERGED, "state", when, &cause);
     }
-    return rc;
+    return rc ? break_with(ddp, &cause, err) : 0;
 }
 
 /* ---- seal
