@@ -148,7 +148,8 @@ static int failure_tell(struct session *session, const struct rf_error *err) {
     screen_clear(&session->screen);
     if (!session->launched || !consequence) {
         report_error(err);
-    } else if (err->code == RF_ELOST && rf_rank(session->comm) == (err->rank == 0)) {
+    } else if ((err->code == RF_ELOST || err->code == RF_ETIMEDOUT) &&
+               rf_rank(session->comm) == (err->rank == 0)) {
         fprintf(stderr, "! stopped: %s\n", err->text);
     }
     return consequence ? EX_UNAVAILABLE : exit_status(err->code);
