@@ -1,13 +1,16 @@
 /* The communicator: joining a job, collective operations, memory the collectives like best.
  *
- * Thread safety: a communicator may be used by one thread at a time; `rf_comm_abort` and `rf_comm_error` may be called
- * by any thread at any time. One engine thread of the library's own serves links and operations in flight.
+ * Thread safety: a communicator may be used by one thread at a time; `rf_comm_abort` and
+ * `rf_comm_error` may be called by any thread at any time. One engine thread of the library's own
+ * serves links and operations in flight.
  *
- * Order: every member issues the same collectives in the same order; they are carried out in that order. Send and
- * receive match each other in order for each pair and direction, whatever collectives are issued around them.
+ * Order: every member issues the same collectives in the same order; they are carried out in that
+ * order. Send and receive match each other in order for each pair and direction, whatever
+ * collectives are issued around them.
  *
- * Failure: an error other than RF_EINVAL and RF_EUNSUPPORTED (refused before anything was sent) revokes the group: each
- * operation in flight and each later one, on every member, fails with the first cause, kept in `rf_comm_error`. */
+ * Failure: an error other than RF_EINVAL and RF_EUNSUPPORTED (refused before anything was sent)
+ * revokes the group: each operation in flight and each later one, on every member, fails with the
+ * first cause, kept in `rf_comm_error`. */
 #ifndef RINGFOLD_COMM_H
 #define RINGFOLD_COMM_H
 
@@ -30,34 +33,39 @@ enum rf_transport {
 
 /* Strings are borrowed until the call that takes the options returns. */
 struct rf_options {
-    char job[RF_MAX_JOB_NAME];   /* letters, digits, '.', '_', '-' */
-    char store[256];             /* "tcp://host:port"; empty: only a group of one is possible */
-    int rank;                    /* this worker's starting rank, 0 <= rank < size */
-    int size;                    /* workers in all */
-    int local_size;              /* workers of this job on this host, a hint for spinning; 0: unknown */
+    char job[RF_MAX_JOB_NAME]; /* letters, digits, '.', '_', '-' */
+    char store[256];           /* "tcp://host:port"; empty: only a group of one is possible */
+    int rank;                  /* this worker's starting rank, 0 <= rank < size */
+    int size;                  /* workers in all */
+    int local_size; /* workers of this job on this host, a hint for spinning; 0: unknown */
     unsigned char key[RF_MAX_KEY_BYTES];
-    size_t key_bytes;            /* RF_MIN_KEY_BYTES … RF_MAX_KEY_BYTES, the same for the whole job */
+    size_t key_bytes; /* RF_MIN_KEY_BYTES … RF_MAX_KEY_BYTES, the same for the whole job */
     enum rf_transport transport;
-    enum rf_algorithm algorithm; /* RF_ALGORITHM_AUTO, or what every collective that can use it shall use */
-    int detect_ms;               /* how soon a silent peer is taken for lost; every other timeout follows from it */
-    int start_timeout_ms;        /* how long to wait for all workers to come */
+    enum rf_algorithm
+        algorithm; /* RF_ALGORITHM_AUTO, or what every collective that can use it shall use */
+    int detect_ms; /* how soon a silent peer is taken for lost; every other timeout follows from it
+                    */
+    int start_timeout_ms; /* how long to wait for all workers to come */
 };
 
 /* A group of one, AUTO for the rest, detect 3 s, start timeout 5 min. */
 RF_API void rf_options_init(struct rf_options *options);
 
 /* Overwrites what the RINGFOLD_* variables in `environ` (as main's third argument; only read) set:
- * JOB STORE RANK SIZE LOCAL_SIZE KEY_FD (a descriptor, read from its start) KEY_FILE TRANSPORT ALGORITHM DETECT
- * START_TIMEOUT. Durations take "3s", "500ms", "5m". RF_EINVAL names the variable that cannot be used. */
+ * JOB STORE RANK SIZE LOCAL_SIZE KEY_FD (a descriptor, read from its start) KEY_FILE TRANSPORT
+ * ALGORITHM DETECT START_TIMEOUT. Durations take "3s", "500ms", "5m". RF_EINVAL names the variable
+ * that cannot be used. */
 RF_API RF_MUST_CHECK int rf_options_from_environ(struct rf_options *options, char **environ,
                                                  struct rf_error *err);
 
-/* Joins the job: meets the other workers through the store and connects to them. Returns when all `size` workers are
- * connected, or with an error that names who is missing, within `start_timeout_ms`. Collective over the job. */
+/* Joins the job: meets the other workers through the store and connects to them. Returns when all
+ * `size` workers are connected, or with an error that names who is missing, within
+ * `start_timeout_ms`. Collective over the job. */
 RF_API RF_MUST_CHECK int rf_comm_create(const struct rf_options *options, struct rf_comm **out,
                                         struct rf_error *err);
 
-/* Leaves the group; operations in flight are abandoned. NULL is fine. Memory from rf_mem_alloc goes with it. */
+/* Leaves the group; operations in flight are abandoned. NULL is fine. Memory from rf_mem_alloc goes
+ * with it. */
 RF_API void rf_comm_destroy(struct rf_comm *comm);
 
 RF_API int rf_rank(const struct rf_comm *comm);
@@ -78,14 +86,14 @@ RF_API void rf_comm_abort(struct rf_comm *comm, const char *reason);
  *   reduce_scatter                   size x count in, count out (this rank's part)
  *   all_gather, gather               count in, size x count out (gather: at the root)
  *   scatter                          size x count in (at the root), count out
- *   all_to_all                       size x count in, size x count out (part k goes to, comes from, rank k)
- *   send, recv                       count elements to or from rank `root`
- *   barrier                          nothing
- * In place where send and recv address the same data: send == recv (allreduce, broadcast, reduce, all_to_all); recv ==
- * send + rank x count (reduce_scatter, scatter at the root); send == recv + rank x count (all_gather, gather at
- * the root). Otherwise they must not overlap. A buffer that the rank does not need may be NULL; broadcast reads `send` at the root
- * and writes `recv` elsewhere (at the root too, where they differ). Buffers are borrowed until the operation is
- * complete; the contents of recv are unspecified after an error. */
+ *   all_to_all                       size x count in, size x count out (part k goes to, comes from,
+ * rank k) send, recv                       count elements to or from rank `root` barrier nothing In
+ * place where send and recv address the same data: send == recv (allreduce, broadcast, reduce,
+ * all_to_all); recv == send + rank x count (reduce_scatter, scatter at the root); send == recv +
+ * rank x count (all_gather, gather at the root). Otherwise they must not overlap. A buffer that the
+ * rank does not need may be NULL; broadcast reads `send` at the root and writes `recv` elsewhere
+ * (at the root too, where they differ). Buffers are borrowed until the operation is complete; the
+ * contents of recv are unspecified after an error. */
 struct rf_call {
     enum rf_coll coll;
     enum rf_type type;
@@ -100,18 +108,21 @@ struct rf_call {
 /* Carries the call out; returns when this rank's part is complete. */
 RF_API RF_MUST_CHECK int rf_run(struct rf_comm *comm, const struct rf_call *call);
 
-/* Starts it; the request must be given to rf_wait (until it says something else than RF_ETIMEDOUT) or rf_release. */
+/* Starts it; the request must be given to rf_wait (until it says something else than RF_ETIMEDOUT)
+ * or rf_release. */
 RF_API RF_MUST_CHECK int rf_start(struct rf_comm *comm, const struct rf_call *call,
                                   struct rf_request **out);
 
 /* 1 when complete, 0 when not yet, or the operation's error. Does not free the request. */
 RF_API RF_MUST_CHECK int rf_test(struct rf_request *request);
 
-/* Waits for completion at most `timeout_ms` (negative: as long as the group is whole). 0 or the operation's error; the request is
- * freed. RF_ETIMEDOUT: not complete, the request lives on, and nothing else happened. */
+/* Waits for completion at most `timeout_ms` (negative: as long as the group is whole). 0 or the
+ * operation's error; the request is freed. RF_ETIMEDOUT: not complete, the request lives on, and
+ * nothing else happened. */
 RF_API RF_MUST_CHECK int rf_wait(struct rf_request *request, int timeout_ms);
 
-/* Forgets the request; the operation runs on, and its buffers stay borrowed until the group ends. NULL is fine. */
+/* Forgets the request; the operation runs on, and its buffers stay borrowed until the group ends.
+ * NULL is fine. */
 RF_API void rf_release(struct rf_request *request);
 
 /* The calls spelled out, blocking. */
@@ -140,8 +151,9 @@ RF_API RF_MUST_CHECK int rf_barrier(struct rf_comm *comm);
 /* The algorithm the last completed call on this communicator used. */
 RF_API enum rf_algorithm rf_last_algorithm(const struct rf_comm *comm);
 
-/* Memory that other ranks of the host can read and write directly: collectives on it copy nothing. 64-byte aligned,
- * zeroed. Any memory works with every call; this kind is faster between processes of one host. */
+/* Memory that other ranks of the host can read and write directly: collectives on it copy nothing.
+ * 64-byte aligned, zeroed. Any memory works with every call; this kind is faster between processes
+ * of one host. */
 RF_API RF_MUST_CHECK int rf_mem_alloc(struct rf_comm *comm, size_t bytes, void **out,
                                       struct rf_error *err);
 RF_API void rf_mem_free(struct rf_comm *comm, void *memory);

@@ -4,14 +4,14 @@
  *     for each step:
  *         rf_ddp_begin(ddp, &step)
  *         while (rf_ddp_next_shard(ddp, &shard) > 0)   the member's part of the global batch
- *             forward; backward: add to rf_ddp_grad(ddp, i), the sum over the shard's samples, and then
- *             rf_ddp_ready(ddp, i)                     as soon as parameter i's gradient of this shard is written
- *             rf_ddp_shard_done(ddp, samples, loss_sum)
- *         rf_ddp_commit(ddp, &report)
- *         update the parameters from rf_ddp_average(ddp, i)
+ *             forward; backward: add to rf_ddp_grad(ddp, i), the sum over the shard's samples, and
+ * then rf_ddp_ready(ddp, i)                     as soon as parameter i's gradient of this shard is
+ * written rf_ddp_shard_done(ddp, samples, loss_sum) rf_ddp_commit(ddp, &report) update the
+ * parameters from rf_ddp_average(ddp, i)
  *
- * The global batch is cut into V shards whatever the number of members, so the batch does not depend on it. Gradients are
- * sums over samples; the average divides once by all samples used. Averages are bit-identical on all members.
+ * The global batch is cut into V shards whatever the number of members, so the batch does not
+ * depend on it. Gradients are sums over samples; the average divides once by all samples used.
+ * Averages are bit-identical on all members.
  *
  * Thread safety: one thread at a time, the same communicator must not be used meanwhile. */
 #ifndef RINGFOLD_DDP_H
@@ -29,13 +29,14 @@ struct rf_ddp_options {
     size_t first_bucket_bytes; /* 1 MiB: small, so that communication starts early */
     size_t bucket_bytes;       /* 25 MiB */
     uint32_t shards;           /* V; 0: one for each member at the start */
-    int no_overlap;            /* start all communication in rf_ddp_commit, to measure what overlap gains */
-    uint32_t hash_every;       /* full hash of the registered state every K steps; 0: never but at the start */
+    int no_overlap; /* start all communication in rf_ddp_commit, to measure what overlap gains */
+    uint32_t
+        hash_every; /* full hash of the registered state every K steps; 0: never but at the start */
     enum rf_algorithm algorithm;
 };
 
 struct rf_step {
-    uint64_t step;   /* the number of the step, from 0 */
+    uint64_t step; /* the number of the step, from 0 */
     uint64_t generation;
     int rank, size;
     uint32_t shards; /* V */
@@ -47,19 +48,21 @@ struct rf_shard {
     uint32_t index, shards; /* shard `index` of V */
 };
 
-/* What all members know after a commit; equal on all but for the times, which are this member's own. */
+/* What all members know after a commit; equal on all but for the times, which are this member's
+ * own. */
 struct rf_step_report {
     uint64_t step, generation;
-    uint64_t samples;  /* used by all members */
-    double loss;       /* mean over those samples */
-    uint64_t digest;   /* of the chain: previous digest, generation, step, members, averaged gradients */
-    double compute_s;  /* begin to commit: the caller's own time */
-    double comm_s;     /* the engine was busy with this step's buckets */
-    double exposed_s;  /* of it, the caller had to wait */
-    double wait_s;     /* of that, for members that were still computing */
+    uint64_t samples; /* used by all members */
+    double loss;      /* mean over those samples */
+    uint64_t
+        digest; /* of the chain: previous digest, generation, step, members, averaged gradients */
+    double compute_s; /* begin to commit: the caller's own time */
+    double comm_s;    /* the engine was busy with this step's buckets */
+    double exposed_s; /* of it, the caller had to wait */
+    double wait_s;    /* of that, for members that were still computing */
     double slowest_compute_s;
     int slowest_rank;
-    int stop;          /* a member asked for it: all see this after the same step */
+    int stop; /* a member asked for it: all see this after the same step */
 };
 
 /* Bytes held for one worker. */
@@ -74,17 +77,18 @@ RF_API RF_MUST_CHECK int rf_ddp_create(struct rf_comm *comm, const struct rf_ddp
                                        struct rf_ddp **out, struct rf_error *err);
 RF_API void rf_ddp_destroy(struct rf_ddp *ddp);
 
-/* A trained parameter of `count` float32 at `param`, borrowed until destroy. Its index is the number of calls before: 0, 1, …;
- * register in the order of the forward pass. `name` is copied. */
+/* A trained parameter of `count` float32 at `param`, borrowed until destroy. Its index is the
+ * number of calls before: 0, 1, …; register in the order of the forward pass. `name` is copied. */
 RF_API RF_MUST_CHECK int rf_ddp_register(struct rf_ddp *ddp, const char *name, float *param,
                                          size_t count, struct rf_error *err);
 
-/* Further state that must stay equal (optimizer moments): hashed with the parameters, not averaged. Borrowed. */
+/* Further state that must stay equal (optimizer moments): hashed with the parameters, not averaged.
+ * Borrowed. */
 RF_API RF_MUST_CHECK int rf_ddp_register_state(struct rf_ddp *ddp, const char *name, void *state,
                                                size_t bytes, struct rf_error *err);
 
-/* Allocates the buckets and checks that all members hold equal parameters and state: RF_EDIVERGED names who differs.
- * Collective. */
+/* Allocates the buckets and checks that all members hold equal parameters and state: RF_EDIVERGED
+ * names who differs. Collective. */
 RF_API RF_MUST_CHECK int rf_ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 
 RF_API RF_MUST_CHECK int rf_ddp_begin(struct rf_ddp *ddp, struct rf_step *out,
@@ -93,19 +97,22 @@ RF_API RF_MUST_CHECK int rf_ddp_begin(struct rf_ddp *ddp, struct rf_step *out,
 /* 1 and the next shard, or 0 when this member has done its part. */
 RF_API RF_MUST_CHECK int rf_ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out);
 
-/* Where to add parameter `index`'s gradient: zero at the begin of a step, valid until the commit. */
+/* Where to add parameter `index`'s gradient: zero at the begin of a step, valid until the commit.
+ */
 RF_API float *rf_ddp_grad(struct rf_ddp *ddp, int index);
 
-/* The gradient is complete for this shard. In the member's last shard the bucket starts when all its gradients are; `samples`
- * of that shard must be told before the first of these calls, with rf_ddp_shard_samples. A parameter that is never
- * called ready counts as ready at the commit. */
+/* The gradient is complete for this shard. In the member's last shard the bucket starts when all
+ * its gradients are; `samples` of that shard must be told before the first of these calls, with
+ * rf_ddp_shard_samples. A parameter that is never called ready counts as ready at the commit. */
 RF_API RF_MUST_CHECK int rf_ddp_ready(struct rf_ddp *ddp, int index);
 RF_API void rf_ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
 
-/* The shard is done: the sum of its samples' losses, in the same call for the sake of the report. */
+/* The shard is done: the sum of its samples' losses, in the same call for the sake of the report.
+ */
 RF_API RF_MUST_CHECK int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 
-/* Waits for all members' gradients; all commit, or none does. Afterwards the averages are valid until the next begin. */
+/* Waits for all members' gradients; all commit, or none does. Afterwards the averages are valid
+ * until the next begin. */
 RF_API RF_MUST_CHECK int rf_ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report,
                                        struct rf_error *err);
 
@@ -114,7 +121,8 @@ RF_API void rf_ddp_request_stop(struct rf_ddp *ddp);
 
 RF_API const float *rf_ddp_average(const struct rf_ddp *ddp, int index);
 
-/* The hash of parameters and registered state, checked equal on all members. Collective, between steps. */
+/* The hash of parameters and registered state, checked equal on all members. Collective, between
+ * steps. */
 RF_API RF_MUST_CHECK int rf_ddp_state_digest(struct rf_ddp *ddp, uint64_t *digest,
                                              struct rf_error *err);
 RF_API void rf_ddp_memory(const struct rf_ddp *ddp, struct rf_ddp_memory *out);

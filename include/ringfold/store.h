@@ -40,6 +40,9 @@ RF_API RF_MUST_CHECK int rf_store_server_step(struct rf_store_server *server, st
 
 RF_API int rf_store_server_port(const struct rf_store_server *server);
 
+/* What people may want to know of the start: that a torn tail of the journal was cut off. "" for nothing. */
+RF_API const char *rf_store_server_note(const struct rf_store_server *server);
+
 /* A blocking client, for tools. `uri` is "tcp://HOST:PORT". Each call waits at most `timeout_ms`, reconnecting meanwhile. */
 RF_API RF_MUST_CHECK int rf_store_open(const char *uri, const unsigned char *key, size_t key_bytes,
                                        int timeout_ms, struct rf_store **out, struct rf_error *err);

@@ -1,4 +1,5 @@
-/* The built-in trainer: models, data, optimizer and loop over rf_ddp. Prints nothing: the caller is told of each step.
+/* The built-in trainer: models, data, optimizer and loop over rf_ddp. Prints nothing: the caller is
+ * told of each step.
  *
  * Thread safety: one call at a time for a communicator; callbacks run on the caller's thread. */
 #ifndef RINGFOLD_TRAIN_H
@@ -12,8 +13,8 @@ extern "C" {
 #endif
 
 struct rf_train_options {
-    const char *model;     /* "mlp" or "cnn". Borrowed, like all strings here, until rf_train returns */
-    const char *data;      /* folder with the IDX files of MNIST's names, .gz or not */
+    const char *model; /* "mlp" or "cnn". Borrowed, like all strings here, until rf_train returns */
+    const char *data;  /* folder with the IDX files of MNIST's names, .gz or not */
     uint64_t seed;
     uint32_t epochs;       /* 0: only `steps` counts */
     uint64_t steps;        /* 0: only `epochs` counts */
@@ -35,21 +36,21 @@ struct rf_train_memory {
 struct rf_train_start {
     int rank, size;
     uint32_t batch, shards;
-    uint64_t parameters;     /* count */
+    uint64_t parameters; /* count */
     uint64_t train_samples, test_samples;
     uint64_t steps, steps_per_epoch;
-    const char *compute;     /* what carries out the arithmetic, for people */
+    const char *compute; /* what carries out the arithmetic, for people */
     struct rf_train_memory memory;
 };
 
 struct rf_train_step {
-    uint64_t step, steps;    /* 1 … steps: the number of committed steps, and how many there will be */
-    uint64_t epoch;          /* from 1 */
-    double loss;             /* mean over the step's samples of all workers */
+    uint64_t step, steps; /* 1 … steps: the number of committed steps, and how many there will be */
+    uint64_t epoch;       /* from 1 */
+    double loss;          /* mean over the step's samples of all workers */
     double grad_norm, lr;
     double step_s, compute_s, data_s, comm_s, exposed_s, wait_s;
     uint64_t samples, digest;
-    double samples_per_s;    /* of all workers */
+    double samples_per_s; /* of all workers */
     int slowest_rank;
 };
 
@@ -65,21 +66,23 @@ struct rf_train_result {
     double accuracy, loss, test_loss; /* of the last epoch, or measured at the end */
     double seconds, samples_per_s;
     double compute_s, data_s, comm_s, exposed_s, wait_s, eval_s;
-    double hidden_ratio;     /* share of the communication that the computation hid */
-    uint64_t digest;         /* of parameters and optimizer state, equal on all */
+    double hidden_ratio;                  /* share of the communication that the computation hid */
+    uint64_t digest;                      /* of parameters and optimizer state, equal on all */
     uint64_t digests[RF_MAX_LOCAL_RANKS]; /* as each of the first ranks reported it */
     struct rf_train_memory memory;
-    bool stopped;            /* by `stop`, before its time */
+    bool stopped; /* by `stop`, before its time */
 };
 
 struct rf_train_callbacks {
     void (*start)(void *context, const struct rf_train_start *start);
     void (*step)(void *context, const struct rf_train_step *step);
     void (*epoch)(void *context, const struct rf_train_epoch *epoch);
-    /* Each averaged gradient after the first step (gradient), each parameter at the end. Row-major, `dims` <= 4. */
+    /* Each averaged gradient after the first step (gradient), each parameter at the end. Row-major,
+     * `dims` <= 4. */
     void (*tensor)(void *context, bool gradient, const char *name, const float *data,
                    const size_t *shape, int dims);
-    bool (*stop)(void *context); /* asked once a step; true on any member stops all after the same step */
+    bool (*stop)(
+        void *context); /* asked once a step; true on any member stops all after the same step */
     void *context;
 };
 

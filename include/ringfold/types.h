@@ -1,4 +1,5 @@
-/* Element types, reduction operations, collectives and algorithms: their names, sizes and rules. Pure functions. */
+/* Element types, reduction operations, collectives and algorithms: their names, sizes and rules.
+ * Pure functions. */
 #ifndef RINGFOLD_TYPES_H
 #define RINGFOLD_TYPES_H
 
@@ -23,8 +24,9 @@ extern "C" {
     X(I64, i64, 8)                                                                                 \
     X(U64, u64, 8)
 
-/* Sums of f16 and bf16 are formed in float32. Integers wrap. AVG is a sum divided once at the end (integers: towards
- * zero). MIN and MAX give NaN if any input is NaN. AND, OR and XOR are bitwise and for integers only. */
+/* Sums of f16 and bf16 are formed in float32. Integers wrap. AVG is a sum divided once at the end
+ * (integers: towards zero). MIN and MAX give NaN if any input is NaN. AND, OR and XOR are bitwise
+ * and for integers only. */
 #define RF_REDOP_LIST(X)                                                                           \
     X(SUM, sum)                                                                                    \
     X(AVG, avg)                                                                                    \
@@ -48,8 +50,9 @@ extern "C" {
     X(SEND, send)                                                                                  \
     X(RECV, recv)
 
-/* How a collective is carried out. AUTO lets the library choose; a collective that an algorithm does not cover
- * refuses it with RF_EUNSUPPORTED. SHARED is the path through shared memory, not a schedule of messages. */
+/* How a collective is carried out. AUTO lets the library choose; a collective that an algorithm
+ * does not cover refuses it with RF_EUNSUPPORTED. SHARED is the path through shared memory, not a
+ * schedule of messages. */
 #define RF_ALGORITHM_LIST(X)                                                                       \
     X(AUTO, auto)                                                                                  \
     X(NAIVE, naive)                                                                                \
@@ -77,13 +80,15 @@ enum rf_algorithm { RF_ALGORITHM_LIST(RF_X) RF_ALGORITHM_COUNT };
 /* Bytes of one element; 0 for a value outside the enum. */
 RF_API size_t rf_type_size(enum rf_type type);
 
-/* The lower-case names above ("f32", "sum", "all_gather", "ring"); "?" for a value outside the enum. */
+/* The lower-case names above ("f32", "sum", "all_gather", "ring"); "?" for a value outside the
+ * enum. */
 RF_API const char *rf_type_name(enum rf_type type);
 RF_API const char *rf_redop_name(enum rf_redop redop);
 RF_API const char *rf_coll_name(enum rf_coll coll);
 RF_API const char *rf_algorithm_name(enum rf_algorithm algorithm);
 
-/* The other way round; dashes and underscores are the same. RF_EINVAL and an untouched *out for an unknown name. */
+/* The other way round; dashes and underscores are the same. RF_EINVAL and an untouched *out for an
+ * unknown name. */
 RF_API RF_MUST_CHECK int rf_type_parse(const char *name, enum rf_type *out);
 RF_API RF_MUST_CHECK int rf_redop_parse(const char *name, enum rf_redop *out);
 RF_API RF_MUST_CHECK int rf_coll_parse(const char *name, enum rf_coll *out);

@@ -1,4 +1,5 @@
-/* The communicator: wires poller, net, store, driver and engine together, and is the runner that the layers above use. */
+/* The communicator: wires poller, net, store, driver and engine together, and is the runner that
+ * the layers above use. */
 #include "api/comm.h"
 
 #include "api/engine.h"
@@ -39,7 +40,8 @@ static bool op_done(void *context) {
     return rf__op_result(context) != 0;
 }
 
-static int runner_start(struct rf__runner *runner, const struct rf__op_params *params, struct rf__op **out) {
+static int runner_start(struct rf__runner *runner, const struct rf__op_params *params,
+                        struct rf__op **out) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     struct rf_error err;
 
@@ -154,23 +156,29 @@ static int check_options(const struct rf_options *options, struct rf_error *err)
         return rf__fail(err, RF_EINVAL, 0, "size %d is not in 1 … %d", options->size, RF_MAX_RANKS);
     }
     if (options->rank < 0 || options->rank >= options->size) {
-        return rf__fail(err, RF_EINVAL, 0, "rank %d is not in 0 … %d", options->rank, options->size - 1);
+        return rf__fail(err, RF_EINVAL, 0, "rank %d is not in 0 … %d", options->rank,
+                        options->size - 1);
     }
     if (options->detect_ms < 10 || options->start_timeout_ms < 1) {
-        return rf__fail(err, RF_EINVAL, 0, "detection time and start timeout must be at least 10 ms and 1 ms");
+        return rf__fail(err, RF_EINVAL, 0,
+                        "detection time and start timeout must be at least 10 ms and 1 ms");
     }
     if (options->size == 1) {
         return 0;
     }
     if (!options->store[0]) {
-        return rf__fail(err, RF_EINVAL, 0, "a group of %d needs a store to meet at (RINGFOLD_STORE)", options->size);
+        return rf__fail(err, RF_EINVAL, 0,
+                        "a group of %d needs a store to meet at (RINGFOLD_STORE)", options->size);
     }
     if (!options->job[0]) {
-        return rf__fail(err, RF_EINVAL, 0, "a group of %d needs a job name (RINGFOLD_JOB)", options->size);
+        return rf__fail(err, RF_EINVAL, 0, "a group of %d needs a job name (RINGFOLD_JOB)",
+                        options->size);
     }
     if (options->key_bytes < RF_MIN_KEY_BYTES || options->key_bytes > RF_MAX_KEY_BYTES) {
-        return rf__fail(err, RF_EINVAL, 0, "a job key of %zu bytes; it must have %d … %d (RINGFOLD_KEY_FD, RINGFOLD_KEY_FILE)",
-                        options->key_bytes, RF_MIN_KEY_BYTES, RF_MAX_KEY_BYTES);
+        return rf__fail(
+            err, RF_EINVAL, 0,
+            "a job key of %zu bytes; it must have %d … %d (RINGFOLD_KEY_FD, RINGFOLD_KEY_FILE)",
+            options->key_bytes, RF_MIN_KEY_BYTES, RF_MAX_KEY_BYTES);
     }
     return 0;
 }
@@ -195,7 +203,8 @@ static int open_links(struct rf_comm *comm, struct rf_error *err) {
     };
     int rc = rf__poller_create(&comm->poller, err);
     if (rc == 0) {
-        rc = rf__store_client_create(options->store, options->key, options->key_bytes, comm->poller, &comm->store, err);
+        rc = rf__store_client_create(options->store, options->key, options->key_bytes, comm->poller,
+                                     &comm->store, err);
     }
     if (rc == 0) {
         rc = rf__net_create(&net, comm->poller, &comm->net, err);
@@ -224,7 +233,8 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         goto out;
     }
     comm->options = *options;
-    comm->runner = (struct rf__runner){.ops = &runner_ops, .rank = options->rank, .size = options->size};
+    comm->runner =
+        (struct rf__runner){.ops = &runner_ops, .rank = options->rank, .size = options->size};
     if (options->size > 1) {
         rc = open_links(comm, err);
         if (rc) {
@@ -252,7 +262,8 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         goto out;
     }
     rf__engine_lock(comm->engine);
-    (void)rf__engine_drive(comm->engine, is_formed, comm->group, RF__NEVER); /* the group keeps its own deadline */
+    (void)rf__engine_drive(comm->engine, is_formed, comm->group,
+                           RF__NEVER); /* the group keeps its own deadline */
     rf__engine_unlock(comm->engine);
     rf__group_error(comm->group, err);
     rc = err->code;
@@ -278,7 +289,8 @@ void rf_comm_destroy(struct rf_comm *comm) {
     if (comm->engine) {
         rf__engine_lock(comm->engine);
         rf__group_leave(comm->group, rf__now());
-        (void)rf__engine_drive(comm->engine, has_left, comm->group, RF__NEVER); /* bounded by the group */
+        (void)rf__engine_drive(comm->engine, has_left, comm->group,
+                               RF__NEVER); /* bounded by the group */
         rf__engine_unlock(comm->engine);
         rf__engine_destroy(comm->engine);
     }

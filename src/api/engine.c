@@ -1,5 +1,6 @@
-/* See engine.h. Only one thread at a time waits in the poller: the engine, or a caller that drives. `polling` says that the engine does; a
- * caller then rings the doorbell and waits until it has come out. */
+/* See engine.h. Only one thread at a time waits in the poller: the engine, or a caller that drives.
+ * `polling` says that the engine does; a caller then rings the doorbell and waits until it has come
+ * out. */
 #include "api/engine.h"
 
 #include "base/mem.h"
@@ -82,8 +83,8 @@ static void *run(void *context) {
     return NULL;
 }
 
-int rf__engine_create(struct rf__group *group, struct rf__net *net, struct rf__poller *poller, bool crowded,
-                      struct rf__engine **out, struct rf_error *err) {
+int rf__engine_create(struct rf__group *group, struct rf__net *net, struct rf__poller *poller,
+                      bool crowded, struct rf__engine **out, struct rf_error *err) {
     struct rf__engine *engine = rf__alloc(1, sizeof *engine);
     pthread_condattr_t attributes;
 
@@ -161,7 +162,8 @@ static void relax(const struct rf__engine *engine) {
     }
 }
 
-int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), void *context, int64_t deadline) {
+int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), void *context,
+                     int64_t deadline) {
     int64_t now = rf__now(), moved_at = now;
     int rc = 0;
 

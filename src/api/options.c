@@ -24,10 +24,12 @@ static const char *lookup(char **environ_list, const char *name) {
 }
 
 static int refuse(struct rf_error *err, const char *name, const char *value, const char *wanted) {
-    return rf__fail(err, RF_EINVAL, 0, "RINGFOLD_%s is '%.80s'; it must be %s", name, value, wanted);
+    return rf__fail(err, RF_EINVAL, 0, "RINGFOLD_%s is '%.80s'; it must be %s", name, value,
+                    wanted);
 }
 
-static int read_int(char **environ_list, const char *name, int least, int most, int *out, struct rf_error *err) {
+static int read_int(char **environ_list, const char *name, int least, int most, int *out,
+                    struct rf_error *err) {
     const char *text = lookup(environ_list, name);
     char *end, wanted[64];
 
@@ -64,7 +66,8 @@ static int read_duration(char **environ_list, const char *name, int *out_ms, str
     return 0;
 }
 
-static int read_text(char **environ_list, const char *name, char *out, size_t room, struct rf_error *err) {
+static int read_text(char **environ_list, const char *name, char *out, size_t room,
+                     struct rf_error *err) {
     const char *text = lookup(environ_list, name);
 
     if (!text) {
@@ -81,7 +84,8 @@ static int read_text(char **environ_list, const char *name, char *out, size_t ro
 
 static int read_job(char **environ_list, struct rf_options *options, struct rf_error *err) {
     int rc = read_text(environ_list, "JOB", options->job, sizeof options->job, err);
-    size_t valid = strspn(options->job, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    size_t valid =
+        strspn(options->job, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
     if (rc == 0 && options->job[valid]) {
         rc = refuse(err, "JOB", options->job, "letters, digits, '.', '_' and '-'");
     }
@@ -102,7 +106,8 @@ static int read_key(char **environ_list, struct rf_options *options, struct rf_e
 }
 
 static int read_choices(char **environ_list, struct rf_options *options, struct rf_error *err) {
-    const char *transport = lookup(environ_list, "TRANSPORT"), *algorithm = lookup(environ_list, "ALGORITHM");
+    const char *transport = lookup(environ_list, "TRANSPORT"),
+               *algorithm = lookup(environ_list, "ALGORITHM");
 
     if (transport) {
         if (strcmp(transport, "auto") == 0) {
@@ -117,7 +122,8 @@ static int read_choices(char **environ_list, struct rf_options *options, struct 
     }
     if (algorithm && rf_algorithm_parse(algorithm, &options->algorithm)) {
         return refuse(err, "ALGORITHM", algorithm,
-                      "auto, naive, reduce_broadcast, ring, direct, recursive_doubling, rabenseifner, tree or shared");
+                      "auto, naive, reduce_broadcast, ring, direct, recursive_doubling, "
+                      "rabenseifner, tree or shared");
     }
     return 0;
 }

@@ -1,5 +1,6 @@
-/* Bounds-checked little-endian cursors over bytes. A read past the end gives zeros, a write past the end is dropped,
- * and either sets `failed`: check it once at the end. Inline, because frames are parsed on the hot path. */
+/* Bounds-checked little-endian cursors over bytes. A read past the end gives zeros, a write past
+ * the end is dropped, and either sets `failed`: check it once at the end. Inline, because frames
+ * are parsed on the hot path. */
 #ifndef RF_BASE_CURSOR_H
 #define RF_BASE_CURSOR_H
 

@@ -1,5 +1,6 @@
-/* Random numbers from a seed: the same on every machine, and addressable (a stream for each key), so that nothing depends
- * on who draws first. splitmix64 (Steele, Lea, Flood 2014), counter-based. */
+/* Random numbers from a seed: the same on every machine, and addressable (a stream for each key),
+ * so that nothing depends on who draws first. splitmix64 (Steele, Lea, Flood 2014), counter-based.
+ */
 #ifndef RF_BASE_RNG_H
 #define RF_BASE_RNG_H
 

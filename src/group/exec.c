@@ -1,6 +1,7 @@
-/* Carries out a schedule over links. A step's SENDs progress each on their own; everything else strictly in order.
- * Bytes to be folded are folded in pieces while they are in cache: straight from the link where it can show them in place, else
- * through a small buffer. Each data frame is held against the running call: a rank that calls something else is found here. */
+/* Carries out a schedule over links. A step's SENDs progress each on their own; everything else
+ * strictly in order. Bytes to be folded are folded in pieces while they are in cache: straight from
+ * the link where it can show them in place, else through a small buffer. Each data frame is held
+ * against the running call: a rank that calls something else is found here. */
 #include "group/inner.h"
 
 #include "base/assert.h"
@@ -122,17 +123,18 @@ int rf__exec_begin(struct rf__group *group, struct rf__op *op) {
                      exec->schedule.acc_count * rf_type_size(rf__acc_type(call->type)));
     }
     if (rc == 0) {
-        rc = reserve(&exec->tmp, &exec->tmp_bytes, exec->schedule.tmp_count * rf_type_size(call->type));
+        rc = reserve(&exec->tmp, &exec->tmp_bytes,
+                     exec->schedule.tmp_count * rf_type_size(call->type));
     }
     if (rc == 0) {
         exec->begin = 0;
         rc = enter_step(exec);
     }
     if (rc) {
-        return rf__group_fail(group, rc, group->rank, "rank %d cannot prepare call %llu (%s)", group->rank,
-                              (unsigned long long)op->seq, rf_error_text(rc));
+        return rf__group_fail(group, rc, group->rank, "rank %d cannot prepare call %llu (%s)",
+                              group->rank, (unsigned long long)op->seq, rf_error_text(rc));
     }
-    exec->divisor = op->params.divisor ? *op->params.divisor
+    exec->divisor = op->params.divisor      ? *op->params.divisor
                     : call->redop == RF_AVG ? (double)group->size
                                             : 1.0;
     return 0;
@@ -147,7 +149,8 @@ void rf__exec_free(struct rf__exec *exec) {
 }
 
 /* Gives frames to the link as long as it takes them. 1 when all of this SEND is out. */
-static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pending_send *send, bool *moved) {
+static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pending_send *send,
+                    bool *moved) {
     const struct rf_call *call = &op->params.call;
     const struct rf__instr *instr = &group->exec.schedule.instrs[send->instr];
     struct rf__tx *tx = &group->peers[instr->peer].tx;
@@ -165,10 +168,12 @@ static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pendi
             return 1;
         }
         if (!group->peers[instr->peer].up) {
-            return rf__group_fail(group, RF_ELOST, instr->peer, "rank %d has left, and rank %d has still data for it",
+            return rf__group_fail(group, RF_ELOST, instr->peer,
+                                  "rank %d has left, and rank %d has still data for it",
                                   instr->peer, group->rank);
         }
-        size_t piece = total - send->framed < RF__FRAME_PAYLOAD ? total - send->framed : RF__FRAME_PAYLOAD;
+        size_t piece =
+            total - send->framed < RF__FRAME_PAYLOAD ? total - send->framed : RF__FRAME_PAYLOAD;
         struct rf__frame frame = {
             .kind = RF__FRAME_DATA,
             .coll = call->coll,
@@ -182,7 +187,8 @@ static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pendi
             .count = call->count,
             .offset = send->framed,
         };
-        const unsigned char *from = total ? locate(group, call, instr->src, instr->src_offset) + send->framed : NULL;
+        const unsigned char *from =
+            total ? locate(group, call, instr->src, instr->src_offset) + send->framed : NULL;
         rf__link_load(group, instr->peer, RF__TX_DATA, &frame, from);
         send->begun = true;
         send->framed += piece;
@@ -197,6 +203,9 @@ int rf__exec_check(struct rf__group *group, int peer_rank) {
     if (peer->checked || !op || op->state != RF__OP_RUNNING || frame->seq < op->seq) {
         return 0;
     }
+    if (group->shared.usable && group->shared.phase != RF__SHARED_STREAMING) {
+        return 0; /* the boards are compared first, and say which algorithm it is */
+    }
     const struct rf_call *call = &op->params.call;
     char theirs[160], ours[160];
     if (frame->seq > op->seq) {
@@ -204,19 +213,22 @@ int rf__exec_check(struct rf__group *group, int peer_rank) {
     }
     peer->checked = true;
     if (frame->coll == call->coll && frame->type == call->type && frame->redop == call->redop &&
-        frame->count == call->count && frame->root == call->root && frame->algorithm == op->algorithm) {
+        frame->count == call->count && frame->root == call->root &&
+        frame->algorithm == op->algorithm) {
         return 0;
     }
-    rf__call_text(theirs, sizeof theirs, frame->coll, frame->type, frame->redop, frame->count, frame->root,
-                  frame->algorithm);
-    rf__call_text(ours, sizeof ours, call->coll, call->type, call->redop, call->count, call->root, op->algorithm);
-    return rf__group_fail(group, RF_EMISMATCH, peer_rank, "in call %llu rank %d called %s, but rank %d called %s",
+    rf__call_text(theirs, sizeof theirs, frame->coll, frame->type, frame->redop, frame->count,
+                  frame->root, frame->algorithm);
+    rf__call_text(ours, sizeof ours, call->coll, call->type, call->redop, call->count, call->root,
+                  op->algorithm);
+    return rf__group_fail(group, RF_EMISMATCH, peer_rank,
+                          "in call %llu rank %d called %s, but rank %d called %s",
                           (unsigned long long)op->seq, peer_rank, theirs, group->rank, ours);
 }
 
 /* Where received elements go. */
-static void store(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr, size_t element,
-                  const void *bytes, size_t count) {
+static void store(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr,
+                  size_t element, const void *bytes, size_t count) {
     const struct rf_call *call = &op->params.call;
     unsigned char *to = locate(group, call, instr->dst, instr->dst_offset + element);
 
@@ -236,7 +248,8 @@ static void store(struct rf__group *group, struct rf__op *op, const struct rf__i
 }
 
 /* One helping of payload from the frame at the head. Bytes consumed, 0 when there are none now. */
-static ssize_t receive_some(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr) {
+static ssize_t receive_some(struct rf__group *group, struct rf__op *op,
+                            const struct rf__instr *instr) {
     struct rf__exec *exec = &group->exec;
     const struct rf_call *call = &op->params.call;
     size_t size = rf_type_size(call->type), total = instr->count * size;
@@ -258,7 +271,8 @@ static ssize_t receive_some(struct rf__group *group, struct rf__op *op, const st
             return there;
         }
     }
-    ssize_t got = rf__link_take(group, instr->peer, exec->piece + exec->piece_held, RF__PIECE_BYTES - exec->piece_held);
+    ssize_t got = rf__link_take(group, instr->peer, exec->piece + exec->piece_held,
+                                RF__PIECE_BYTES - exec->piece_held);
     if (got > 0) {
         size_t held = exec->piece_held + (size_t)got, whole = held / size;
         size_t first = (exec->received - exec->piece_held) / size;
@@ -270,7 +284,8 @@ static ssize_t receive_some(struct rf__group *group, struct rf__op *op, const st
 }
 
 /* 1 when the message is complete. */
-static int run_receive(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr, bool *moved) {
+static int run_receive(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr,
+                       bool *moved) {
     struct rf__exec *exec = &group->exec;
     struct rf__peer *peer = &group->peers[instr->peer];
     size_t total = instr->count * rf_type_size(op->params.call.type);
@@ -281,7 +296,8 @@ static int run_receive(struct rf__group *group, struct rf__op *op, const struct 
             return rc;
         }
         if (rc <= 0 && peer->gone) {
-            return rf__group_fail(group, RF_ELOST, instr->peer, "rank %d has left, and rank %d waits for its part of call %llu",
+            return rf__group_fail(group, RF_ELOST, instr->peer,
+                                  "rank %d has left, and rank %d waits for its part of call %llu",
                                   instr->peer, group->rank, (unsigned long long)op->seq);
         }
         if (rc <= 0 || peer->frame.kind != RF__FRAME_DATA) {
@@ -292,15 +308,17 @@ static int run_receive(struct rf__group *group, struct rf__op *op, const struct 
             return rc;
         }
         if (peer->frame.seq > op->seq) {
-            return rf__group_fail(group, RF_EMISMATCH, instr->peer,
-                                  "rank %d has gone on to call %llu (%s), but rank %d waits for it in call %llu (%s)",
-                                  instr->peer, (unsigned long long)peer->frame.seq, rf_coll_name(peer->frame.coll),
-                                  group->rank, (unsigned long long)op->seq, rf_coll_name(op->params.call.coll));
+            return rf__group_fail(
+                group, RF_EMISMATCH, instr->peer,
+                "rank %d has gone on to call %llu (%s), but rank %d waits for it in call %llu (%s)",
+                instr->peer, (unsigned long long)peer->frame.seq, rf_coll_name(peer->frame.coll),
+                group->rank, (unsigned long long)op->seq, rf_coll_name(op->params.call.coll));
         }
         if (peer->frame.seq < op->seq || peer->frame.bytes > total ||
             peer->frame.offset + peer->taken != exec->received ||
             peer->frame.bytes - peer->taken > total - exec->received) {
-            return rf__group_fail(group, RF_EPROTO, instr->peer, "rank %d sent a piece of call %llu that does not fit",
+            return rf__group_fail(group, RF_EPROTO, instr->peer,
+                                  "rank %d sent a piece of call %llu that does not fit",
                                   instr->peer, (unsigned long long)peer->frame.seq);
         }
         if (total == 0) {
@@ -353,8 +371,8 @@ static void run_local(struct rf__group *group, struct rf__op *op, const struct r
     if (is_acc && !from_acc) {
         rf__fold_acc(call->type, call->redop, to, from, instr->left, instr->count);
     } else {
-        rf__fold(is_acc ? acc_type : call->type, call->redop, to, instr->left ? from : to, instr->left ? to : from,
-                 instr->count);
+        rf__fold(is_acc ? acc_type : call->type, call->redop, to, instr->left ? from : to,
+                 instr->left ? to : from, instr->count);
     }
 }
 
@@ -403,7 +421,8 @@ int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved) {
         }
         exec->begin = exec->end;
         if (exec->begin < exec->schedule.count && enter_step(exec)) {
-            return rf__group_fail(group, RF_ENOMEM, group->rank, "rank %d has no memory for a step", group->rank);
+            return rf__group_fail(group, RF_ENOMEM, group->rank, "rank %d has no memory for a step",
+                                  group->rank);
         }
     }
     return 1;

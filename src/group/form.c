@@ -1,11 +1,12 @@
 /* Meeting the others through the store, and agreeing on the generation. Keys of a job:
  *
- *     rf/JOB/generation      "G DIGEST": the newest generation and the digest of its member list, swapped in once
- *     rf/JOB/g/G/m/RANK      a member's endpoint, put where there is none, with a lease
+ *     rf/JOB/generation      "G DIGEST": the newest generation and the digest of its member list,
+ * swapped in once rf/JOB/g/G/m/RANK      a member's endpoint, put where there is none, with a lease
  *     rf/JOB/g/G/cause       why generation G ended: the first to say so
  *
- * read the generation -> lease -> put the own record -> list and watch -> all there: rank 0 swaps the generation in -> connect.
- * Records of a run that died go with their leases; two workers with one rank are found out. */
+ * read the generation -> lease -> put the own record -> list and watch -> all there: rank 0 swaps
+ * the generation in -> connect. Records of a run that died go with their leases; two workers with
+ * one rank are found out. */
 #include "group/inner.h"
 
 #include "base/digest.h"
@@ -110,8 +111,8 @@ static void enter(struct rf__group *group, enum rf__form_state state) {
         request.op = RF__STORE_CAS;
         request.revision = form->generation_revision;
         request.value = value;
-        request.value_bytes = (size_t)snprintf(value, sizeof value, "%" PRIu64 " %016" PRIx64, group->generation,
-                                               group->job);
+        request.value_bytes = (size_t)snprintf(value, sizeof value, "%" PRIu64 " %016" PRIx64,
+                                               group->generation, group->job);
         break;
     }
     case RF__FORM_WAIT:
@@ -129,10 +130,13 @@ static void connect_all(struct rf__group *group) {
     struct rf_error err;
 
     for (int rank = 0; rank < group->size; rank++) {
-        endpoints[rank] = group->options.endpoints ? group->options.endpoints[rank] : form->endpoints[rank];
+        endpoints[rank] =
+            group->options.endpoints ? group->options.endpoints[rank] : form->endpoints[rank];
     }
-    struct rf__net_group members = {
-        .generation = group->generation, .rank = group->rank, .size = group->size, .endpoints = endpoints};
+    struct rf__net_group members = {.generation = group->generation,
+                                    .rank = group->rank,
+                                    .size = group->size,
+                                    .endpoints = endpoints};
     form->state = RF__FORM_CONNECT;
     if (net->ops->open(net, &members, &err)) {
         rf__group_revoke(group, &err);
@@ -175,7 +179,8 @@ static void missing(struct rf__group *group, bool connecting, char *out, size_t 
             more++;
             continue;
         }
-        at += (size_t)snprintf(out + at, at < bytes ? bytes - at : 0, "%s%d", shown ? ", " : "rank ", rank);
+        at += (size_t)snprintf(out + at, at < bytes ? bytes - at : 0, "%s%d",
+                               shown ? ", " : "rank ", rank);
         shown++;
     }
     if (more) {
@@ -191,13 +196,16 @@ static void time_out(struct rf__group *group) {
 
     missing(group, connecting, who, sizeof who);
     if (form->known < group->size) {
-        (void)rf__group_fail(group, RF_ETIMEDOUT, -1, "%d of %d workers came within %.0f s; missing: %s", form->known,
+        (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
+                             "%d of %d workers came within %.0f s; missing: %s", form->known,
                              group->size, seconds, who);
     } else if (connecting) {
-        (void)rf__group_fail(group, RF_ETIMEDOUT, -1, "rank %d is not connected with %s after %.0f s", group->rank,
-                             who, seconds);
+        (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
+                             "rank %d is not connected with %s after %.0f s", group->rank, who,
+                             seconds);
     } else {
-        (void)rf__group_fail(group, RF_ETIMEDOUT, 0, "rank 0 has not agreed to generation %" PRIu64 " within %.0f s",
+        (void)rf__group_fail(group, RF_ETIMEDOUT, 0,
+                             "rank 0 has not agreed to generation %" PRIu64 " within %.0f s",
                              group->generation, seconds);
     }
 }
@@ -225,7 +233,8 @@ static void take_generation(struct rf__group *group, const struct rf__store_even
     form->agreed_generation = generation;
     form->agreed_job = job;
     if (generation > group->generation && group->state == RF__GROUP_FORMING) {
-        (void)rf__group_fail(group, RF_EREVOKED, -1, "job '%s' is at generation %" PRIu64 " without rank %d",
+        (void)rf__group_fail(group, RF_EREVOKED, -1,
+                             "job '%s' is at generation %" PRIu64 " without rank %d",
                              group->options.job, generation, group->rank);
     }
 }
@@ -279,9 +288,11 @@ static void take_key(struct rf__group *group, const struct rf__store_event *even
 
 static void rank_taken(struct rf__group *group) {
     struct rf__form *form = &group->form;
-    if (group->now - form->begun > (2 * lease_ms(group) + 1000) * RF__MS || group->now > form->deadline) {
-        (void)rf__group_fail(group, RF_ECONFLICT, group->rank, "rank %d of job '%s' is taken by another process",
-                             group->rank, group->options.job);
+    if (group->now - form->begun > (2 * lease_ms(group) + 1000) * RF__MS ||
+        group->now > form->deadline) {
+        (void)rf__group_fail(group, RF_ECONFLICT, group->rank,
+                             "rank %d of job '%s' is taken by another process", group->rank,
+                             group->options.job);
         return;
     }
     form->retry_at = group->now + RETRY_MS * RF__MS; /* it may be the record of one that died */
@@ -290,11 +301,13 @@ static void rank_taken(struct rf__group *group) {
 /* The reply to the request of the present state. */
 static void take_reply(struct rf__group *group, const struct rf__store_event *event) {
     struct rf__form *form = &group->form;
-    bool is_expected = event->code == 0 || event->code == RF_ENOTFOUND || event->code == RF_ECONFLICT;
+    bool is_expected =
+        event->code == 0 || event->code == RF_ENOTFOUND || event->code == RF_ECONFLICT;
 
     form->request = 0;
     if (!is_expected) {
-        struct rf_error err = event->error ? *event->error : (struct rf_error){.code = event->code, .rank = -1};
+        struct rf_error err =
+            event->error ? *event->error : (struct rf_error){.code = event->code, .rank = -1};
         rf__group_revoke(group, &err);
         return;
     }
@@ -322,9 +335,10 @@ static void take_reply(struct rf__group *group, const struct rf__store_event *ev
         if (!form->watch) {
             char key[RF_MAX_STORE_KEY];
             key_of_job(group, key, sizeof key, "");
-            form->watch = submit(group, (struct rf__store_request){.op = RF__STORE_WATCH,
-                                                                  .key = key,
-                                                                  .revision = event->store_revision + 1});
+            form->watch =
+                submit(group, (struct rf__store_request){.op = RF__STORE_WATCH,
+                                                         .key = key,
+                                                         .revision = event->store_revision + 1});
         }
         break;
     case RF__FORM_AGREE:
@@ -391,7 +405,8 @@ int rf__form_step(struct rf__group *group) {
         enter(group, RF__FORM_AGREE);
         moved = 1;
     }
-    if (form->state == RF__FORM_AGREE && form->agreed_generation == group->generation && !form->retry_at) {
+    if (form->state == RF__FORM_AGREE && form->agreed_generation == group->generation &&
+        !form->retry_at) {
         if (form->agreed_job == group->job) {
             connect_all(group);
         } else { /* somebody came back with another address meanwhile */
@@ -411,12 +426,14 @@ int rf__form_step(struct rf__group *group) {
     return moved;
 }
 
-/* Asks the store whether somebody knows a cause that comes before ours: a peer that was lost may have said why it left. */
+/* Asks the store whether somebody knows a cause that comes before ours: a peer that was lost may
+ * have said why it left. */
 void rf__form_ask_cause(struct rf__group *group) {
     char key[RF_MAX_STORE_KEY];
     key_of_cause(group, key, sizeof key);
-    group->form.cause_get =
-        submit(group, (struct rf__store_request){.op = RF__STORE_GET, .key = key, .deadline_ms = CAUSE_MS});
+    group->form.cause_get = submit(
+        group,
+        (struct rf__store_request){.op = RF__STORE_GET, .key = key, .deadline_ms = CAUSE_MS});
 }
 
 /* The first to say why the generation ended has said it for all. */

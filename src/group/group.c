@@ -11,16 +11,18 @@
 
 enum { LEAVE_MS = 1000, SUSPICION_MS = 1000 };
 
-void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type, enum rf_redop redop,
-                   uint64_t count, int root, enum rf_algorithm algorithm) {
-    bool reduces = coll == RF_COLL_ALLREDUCE || coll == RF_COLL_REDUCE || coll == RF_COLL_REDUCE_SCATTER;
+void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
+                   enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm) {
+    bool reduces =
+        coll == RF_COLL_ALLREDUCE || coll == RF_COLL_REDUCE || coll == RF_COLL_REDUCE_SCATTER;
     bool has_root = coll == RF_COLL_BROADCAST || coll == RF_COLL_REDUCE || coll == RF_COLL_GATHER ||
                     coll == RF_COLL_SCATTER;
     int at = snprintf(out, bytes, "%s", rf_coll_name(coll));
 
     if (coll != RF_COLL_BARRIER) {
         at += snprintf(out + at, bytes - (size_t)at, "%s%s of %llu %s", reduces ? " " : "",
-                       reduces ? rf_redop_name(redop) : "", (unsigned long long)count, rf_type_name(type));
+                       reduces ? rf_redop_name(redop) : "", (unsigned long long)count,
+                       rf_type_name(type));
     }
     if (has_root && (size_t)at < bytes) {
         at += snprintf(out + at, bytes - (size_t)at, ", root %d", root);
@@ -147,8 +149,8 @@ int rf__group_fail(struct rf__group *group, int code, int rank, const char *form
     va_end(arguments);
     (void)rf__fail(&error, code, 0, "%s", text);
     error.rank = rank;
-    rf__detail(error.what, "generation %llu, noticed by rank %d", (unsigned long long)group->generation,
-               group->rank);
+    rf__detail(error.what, "generation %llu, noticed by rank %d",
+               (unsigned long long)group->generation, group->rank);
     if (code == RF_ELOST) {
         suspect(group, &error);
         return group->state == RF__GROUP_REVOKED ? group->cause.code : 0;
@@ -271,7 +273,8 @@ static bool run_calls(struct rf__group *group) {
         struct rf__op *op = group->calls.head;
         int rc = op->state == RF__OP_QUEUED ? begin_call(group, op) : 0;
         if (rc == 0) {
-            rc = group->shared.usable ? rf__shared_run(group, op, &moved) : rf__exec_run(group, op, &moved);
+            rc = group->shared.usable ? rf__shared_run(group, op, &moved)
+                                      : rf__exec_run(group, op, &moved);
         }
         if (rc <= 0) {
             return moved || rc < 0; /* an error has revoked the group, and with it the call */
@@ -349,24 +352,29 @@ static bool reduces(enum rf_coll coll) {
 }
 
 /* What can be refused before anything is sent. */
-static int check_call(const struct rf__group *group, const struct rf_call *call, struct rf_error *err) {
+static int check_call(const struct rf__group *group, const struct rf_call *call,
+                      struct rf_error *err) {
     size_t size = rf_type_size(call->type);
     bool is_message = call->coll == RF_COLL_SEND || call->coll == RF_COLL_RECV;
     bool is_root = group->rank == call->root;
 
-    if ((unsigned)call->coll >= RF_COLL_COUNT || size == 0 || (unsigned)call->algorithm >= RF_ALGORITHM_COUNT ||
+    if ((unsigned)call->coll >= RF_COLL_COUNT || size == 0 ||
+        (unsigned)call->algorithm >= RF_ALGORITHM_COUNT ||
         (unsigned)call->redop >= RF_REDOP_COUNT) {
-        return rf__fail(err, RF_EINVAL, 0, "a collective, type, operation or algorithm that does not exist");
+        return rf__fail(err, RF_EINVAL, 0,
+                        "a collective, type, operation or algorithm that does not exist");
     }
     if (reduces(call->coll) && !rf_redop_valid(call->redop, call->type)) {
         return rf__fail(err, RF_EINVAL, 0, "%s is not defined for %s", rf_redop_name(call->redop),
                         rf_type_name(call->type));
     }
     if (call->root < 0 || call->root >= group->size) {
-        return rf__fail(err, RF_EINVAL, 0, "rank %d does not exist in a group of %d", call->root, group->size);
+        return rf__fail(err, RF_EINVAL, 0, "rank %d does not exist in a group of %d", call->root,
+                        group->size);
     }
     if (is_message && is_root) {
-        return rf__fail(err, RF_EINVAL, 0, "rank %d cannot send to itself or receive from itself", group->rank);
+        return rf__fail(err, RF_EINVAL, 0, "rank %d cannot send to itself or receive from itself",
+                        group->rank);
     }
     if (call->count > (SIZE_MAX / 8) / size / (size_t)group->size) {
         return rf__fail(err, RF_EINVAL, 0, "%zu elements are too many", call->count);
@@ -401,15 +409,17 @@ static int check_call(const struct rf__group *group, const struct rf_call *call,
         break;
     }
     if (call->count && ((needs_send && !call->send) || (needs_recv && !call->recv))) {
-        return rf__fail(err, RF_EINVAL, 0, "%s needs a buffer that is NULL", rf_coll_name(call->coll));
+        return rf__fail(err, RF_EINVAL, 0, "%s needs a buffer that is NULL",
+                        rf_coll_name(call->coll));
     }
-    if (!is_message && call->algorithm == RF_ALGORITHM_SHARED && group->size > 1 && !group->shared.usable) {
+    if (!is_message && call->algorithm == RF_ALGORITHM_SHARED && group->size > 1 &&
+        !group->shared.usable) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "the group does not share one host's memory");
     }
     bool is_named = call->algorithm != RF_ALGORITHM_AUTO && call->algorithm != RF_ALGORITHM_SHARED;
     if (!is_message && is_named && !rf__schedule_covers(call->coll, call->algorithm)) {
-        return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s", rf_algorithm_name(call->algorithm),
-                        rf_coll_name(call->coll));
+        return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s",
+                        rf_algorithm_name(call->algorithm), rf_coll_name(call->coll));
     }
     return 0;
 }
@@ -437,7 +447,8 @@ static void normalise(struct rf__group *group, struct rf_call *call) {
         }
     }
     enum rf_algorithm wanted = group->options.algorithm;
-    bool is_known = wanted == RF_ALGORITHM_SHARED ? group->shared.usable : rf__schedule_covers(call->coll, wanted);
+    bool is_known = wanted == RF_ALGORITHM_SHARED ? group->shared.usable
+                                                  : rf__schedule_covers(call->coll, wanted);
     if (call->algorithm == RF_ALGORITHM_AUTO && wanted != RF_ALGORITHM_AUTO && is_known) {
         call->algorithm = wanted;
     }
@@ -446,8 +457,8 @@ static void normalise(struct rf__group *group, struct rf_call *call) {
     }
 }
 
-int rf__group_submit(struct rf__group *group, const struct rf__op_params *params, int64_t now, struct rf__op **out,
-                     struct rf_error *err) {
+int rf__group_submit(struct rf__group *group, const struct rf__op_params *params, int64_t now,
+                     struct rf__op **out, struct rf_error *err) {
     struct rf_call call = params->call;
 
     if (group->state == RF__GROUP_REVOKED) {
@@ -464,7 +475,8 @@ int rf__group_submit(struct rf__group *group, const struct rf__op_params *params
     }
     struct rf__op *op = group->free_ops;
     if (!op) {
-        return rf__fail(err, RF_ELIMIT, 0, "%d operations are in flight, more than a group takes", RF_MAX_REQUESTS);
+        return rf__fail(err, RF_ELIMIT, 0, "%d operations are in flight, more than a group takes",
+                        RF_MAX_REQUESTS);
     }
     group->free_ops = op->next;
     *op = (struct rf__op){.params = *params, .state = RF__OP_QUEUED, .algorithm = call.algorithm};
@@ -505,7 +517,8 @@ bool rf__group_left(const struct rf__group *group) {
     for (int rank = 0; rank < group->size; rank++) {
         const struct rf__peer *peer = &group->peers[rank];
         bool is_writing = peer->tx.owner != RF__TX_NONE && peer->tx.owner != RF__TX_STUCK;
-        if (rank != group->rank && peer->up && !peer->gone && (is_writing || (peer->wanted && peer->tx.owner != RF__TX_STUCK))) {
+        if (rank != group->rank && peer->up && !peer->gone &&
+            (is_writing || (peer->wanted && peer->tx.owner != RF__TX_STUCK))) {
             return false;
         }
     }

@@ -1,8 +1,10 @@
-/* The driver: one worker's part in a group. It runs forming, collectives and messages over a net and a store, owns no thread
- * and never waits: whoever owns it calls rf__group_step again and again (the engine in production, the simulator in tests).
+/* The driver: one worker's part in a group. It runs forming, collectives and messages over a net
+ * and a store, owns no thread and never waits: whoever owns it calls rf__group_step again and again
+ * (the engine in production, the simulator in tests).
  *
- * Collectives are carried out strictly in the order submitted, one at a time; messages between a pair in their
- * order, next to the collectives. Thread safety: the caller's lock, but for rf__group_error. */
+ * Collectives are carried out strictly in the order submitted, one at a time; messages between a
+ * pair in their order, next to the collectives. Thread safety: the caller's lock, but for
+ * rf__group_error. */
 #ifndef RF_GROUP_GROUP_H
 #define RF_GROUP_GROUP_H
 
@@ -19,8 +21,9 @@ struct rf__group_options {
     int rank, size;
     enum rf_algorithm algorithm;
     int detect_ms, start_timeout_ms;
-    struct rf__net *net;     /* NULL: a group of one */
-    struct rf__store *store; /* where the members meet; NULL: `endpoints` and `generation` say all (tests) */
+    struct rf__net *net; /* NULL: a group of one */
+    struct rf__store
+        *store; /* where the members meet; NULL: `endpoints` and `generation` say all (tests) */
     const char *const *endpoints;
     uint64_t generation;
 };
@@ -40,7 +43,8 @@ int64_t rf__group_next_deadline(const struct rf__group *group);
 enum rf__group_state rf__group_state(const struct rf__group *group);
 uint64_t rf__group_generation(const struct rf__group *group);
 
-/* RF_EINVAL or RF_EUNSUPPORTED with nothing sent, RF_ELIMIT with too many in flight, or the group's error. */
+/* RF_EINVAL or RF_EUNSUPPORTED with nothing sent, RF_ELIMIT with too many in flight, or the group's
+ * error. */
 int rf__group_submit(struct rf__group *group, const struct rf__op_params *params, int64_t now,
                      struct rf__op **out, struct rf_error *err);
 
@@ -54,7 +58,8 @@ void rf__group_release(struct rf__group *group, struct rf__op *op);
 /* The algorithm of the collective that completed last. */
 enum rf_algorithm rf__group_last_algorithm(const struct rf__group *group);
 
-/* Ends the generation: every operation fails with this cause, peers and store are told. Only the first call counts. */
+/* Ends the generation: every operation fails with this cause, peers and store are told. Only the
+ * first call counts. */
 void rf__group_revoke(struct rf__group *group, const struct rf_error *cause);
 
 /* The first cause; code 0 while there is none. Any thread, at any time. */

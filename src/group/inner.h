@@ -1,4 +1,5 @@
-/* What the files of the driver share: the group, its peers, its operations. Nothing outside group/ includes this.
+/* What the files of the driver share: the group, its peers, its operations. Nothing outside group/
+ * includes this.
  *
  *     group.c    life of a group, the step, revoking, submitting
  *     form.c     meeting the others through the store
@@ -20,20 +21,21 @@ enum rf__op_state { RF__OP_FREE, RF__OP_QUEUED, RF__OP_RUNNING, RF__OP_DONE };
 struct rf__op {
     struct rf__op_params params;
     enum rf__op_state state;
-    bool released;              /* nobody will ask for its result */
+    bool released; /* nobody will ask for its result */
     int result;
-    uint64_t seq;               /* collectives: of the call */
+    uint64_t seq;                /* collectives: of the call */
     enum rf_algorithm algorithm; /* asked for, then used */
     int64_t begun, ended;
-    struct rf__op *next;        /* in the queue it stands in, or in the list of free ones */
+    struct rf__op *next; /* in the queue it stands in, or in the list of free ones */
 };
 
 struct rf__op_queue {
     struct rf__op *head, *tail;
 };
 
-/* What is being written to a peer: one frame at a time, because its bytes must not be mixed with another's. STUCK: the
- * group was revoked within a data frame, whose bytes are the caller's again; nothing more is written. */
+/* What is being written to a peer: one frame at a time, because its bytes must not be mixed with
+ * another's. STUCK: the group was revoked within a data frame, whose bytes are the caller's again;
+ * nothing more is written. */
 enum rf__tx_owner { RF__TX_NONE, RF__TX_CONTROL, RF__TX_DATA, RF__TX_MESSAGE, RF__TX_STUCK };
 
 struct rf__tx {
@@ -44,7 +46,13 @@ struct rf__tx {
 };
 
 /* Control frames that wait to be written, as bits, the most urgent first. */
-enum { RF__WANT_REVOKE = 1, RF__WANT_TAKE = 2, RF__WANT_OFFER = 4, RF__WANT_BEAT = 8, RF__WANT_BYE = 16 };
+enum {
+    RF__WANT_REVOKE = 1,
+    RF__WANT_TAKE = 2,
+    RF__WANT_OFFER = 4,
+    RF__WANT_BEAT = 8,
+    RF__WANT_BYE = 16
+};
 
 struct rf__peer {
     bool up;
@@ -65,9 +73,9 @@ struct rf__peer {
     /* Messages with it: one at a time in each direction, the others wait in line. */
     struct rf__op_queue sends, recvs;
     uint64_t sent_seq, received_seq;
-    bool offered, taking;   /* we offered and wait; we took and receive */
-    bool may_send;          /* it took our offer */
-    bool has_offer;         /* it offered */
+    bool offered, taking; /* we offered and wait; we took and receive */
+    bool may_send;        /* it took our offer */
+    bool has_offer;       /* it offered */
     struct rf__frame offer;
     size_t message_sent, message_received;
 };
@@ -94,7 +102,13 @@ struct rf__exec {
 
 enum { RF__PIECE_BYTES = 256 << 10 };
 
-enum rf__shared_phase { RF__SHARED_IDLE, RF__SHARED_POSTED, RF__SHARED_WORKING, RF__SHARED_FINISHING, RF__SHARED_STREAMING };
+enum rf__shared_phase {
+    RF__SHARED_IDLE,
+    RF__SHARED_POSTED,
+    RF__SHARED_WORKING,
+    RF__SHARED_FINISHING,
+    RF__SHARED_STREAMING
+};
 enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STREAM };
 
 struct rf__shared_run {
@@ -108,16 +122,24 @@ struct rf__shared_run {
     double divisor;
 };
 
-enum rf__form_state { RF__FORM_READ, RF__FORM_REGISTER, RF__FORM_LIST, RF__FORM_WAIT, RF__FORM_AGREE, RF__FORM_CONNECT, RF__FORM_DONE };
+enum rf__form_state {
+    RF__FORM_READ,
+    RF__FORM_REGISTER,
+    RF__FORM_LIST,
+    RF__FORM_WAIT,
+    RF__FORM_AGREE,
+    RF__FORM_CONNECT,
+    RF__FORM_DONE
+};
 
 struct rf__form {
     enum rf__form_state state;
     int64_t begun, deadline, retry_at;
-    uint64_t request, watch;      /* ids in flight; 0: none */
+    uint64_t request, watch; /* ids in flight; 0: none */
     uint64_t next_id;
     uint64_t lease, lease_request; /* lease_request: giving it back */
     int64_t lease_renew;
-    int64_t generation_revision;  /* of the record of generations */
+    int64_t generation_revision;         /* of the record of generations */
     char (*endpoints)[RF__ENDPOINT_MAX]; /* by rank; "" while unknown */
     int known, connected;
     uint64_t agreed_generation, agreed_job; /* as the record of generations says */
@@ -146,7 +168,8 @@ struct rf__group {
 
     atomic_bool revoked; /* release; partner: rf__group_error's acquire */
     struct rf_error cause;
-    struct rf_error suspicion; /* a lost peer, until the store has said whether there is an earlier cause; code 0: none */
+    struct rf_error suspicion; /* a lost peer, until the store has said whether there is an earlier
+                                  cause; code 0: none */
     int64_t suspicion_deadline;
     unsigned char cause_bytes[RF__CONTROL_PAYLOAD];
     size_t cause_length;
@@ -161,8 +184,8 @@ struct rf__op *rf__queue_pop(struct rf__op_queue *queue);
 void rf__queue_push(struct rf__op_queue *queue, struct rf__op *op);
 
 /* "allreduce sum of 100 f32", for people. */
-void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type, enum rf_redop redop,
-                   uint64_t count, int root, enum rf_algorithm algorithm);
+void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
+                   enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm);
 
 /* form.c: 1 if anything moved; errors revoke the group. */
 int rf__form_start(struct rf__group *group, struct rf_error *err);
@@ -178,9 +201,11 @@ int rf__link_flush(struct rf__group *group, int peer, bool *moved);
 /* Loads a data frame; only when tx is free. */
 void rf__link_load(struct rf__group *group, int peer, enum rf__tx_owner owner,
                    const struct rf__frame *frame, const void *data);
-/* Reads until a data frame stands at the head: 1 then, 0 when there is none yet, or an error. Control frames are dealt with. */
+/* Reads until a data frame stands at the head: 1 then, 0 when there is none yet, or an error.
+ * Control frames are dealt with. */
 int rf__link_receive(struct rf__group *group, int peer, bool *moved);
-/* Up to `bytes` of the payload at the head into `out`: bytes read. The frame ends when all is taken. */
+/* Up to `bytes` of the payload at the head into `out`: bytes read. The frame ends when all is
+ * taken. */
 ssize_t rf__link_take(struct rf__group *group, int peer, void *out, size_t bytes);
 ssize_t rf__link_peek(struct rf__group *group, int peer, const void **view, size_t bytes);
 void rf__link_consume(struct rf__group *group, int peer, size_t bytes);

@@ -1,6 +1,7 @@
-/* Frames on a peer's stream. Outgoing: one frame at a time, control frames before data when the stream is free.
- * Incoming: headers are read and checked, control frames are dealt with here; a data frame stays at the head, its payload in the link, until
- * whoever it is for takes it: that is the flow control. */
+/* Frames on a peer's stream. Outgoing: one frame at a time, control frames before data when the
+ * stream is free. Incoming: headers are read and checked, control frames are dealt with here; a
+ * data frame stays at the head, its payload in the link, until whoever it is for takes it: that is
+ * the flow control. */
 #include "group/inner.h"
 
 #include "base/assert.h"
@@ -70,7 +71,8 @@ int rf__link_flush(struct rf__group *group, int peer_rank, bool *moved) {
     struct rf__net *net = group->options.net;
 
     for (;;) {
-        if (!peer->up || tx->owner == RF__TX_STUCK || (tx->owner == RF__TX_NONE && !load_control(group, peer))) {
+        if (!peer->up || tx->owner == RF__TX_STUCK ||
+            (tx->owner == RF__TX_NONE && !load_control(group, peer))) {
             return 1;
         }
         struct iovec parts[2];
@@ -113,20 +115,23 @@ static int handle_control(struct rf__group *group, int peer_rank) {
         return 0;
     case RF__FRAME_REVOKE:
         if (rf__cause_decode(peer->control, peer->frame.bytes, &cause)) {
-            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d sent a cause that cannot be read", peer_rank);
+            return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                  "rank %d sent a cause that cannot be read", peer_rank);
         }
         rf__group_revoke(group, &cause);
         return cause.code;
     case RF__FRAME_OFFER:
         if (peer->has_offer || peer->taking) {
-            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d offered two messages at once", peer_rank);
+            return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                  "rank %d offered two messages at once", peer_rank);
         }
         peer->has_offer = true;
         peer->offer = peer->frame;
         return 0;
     case RF__FRAME_TAKE:
         if (!peer->offered || peer->frame.seq != peer->sent_seq) {
-            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d took a message that was not offered", peer_rank);
+            return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                  "rank %d took a message that was not offered", peer_rank);
         }
         peer->may_send = true;
         return 0;
@@ -186,7 +191,8 @@ int rf__link_receive(struct rf__group *group, int peer_rank, bool *moved) {
             size_t left = peer->frame.bytes - peer->taken;
             size_t at = is_ours ? peer->taken : 0;
             size_t room = sizeof peer->control - at;
-            ssize_t got = read_some(group, peer_rank, peer->control + at, left < room ? left : room);
+            ssize_t got =
+                read_some(group, peer_rank, peer->control + at, left < room ? left : room);
             if (got <= 0) {
                 return (int)got;
             }
@@ -255,7 +261,8 @@ void rf__link_down(struct rf__group *group, int peer_rank) {
     peer->gone = true;
 }
 
-/* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a sign of life too. */
+/* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a
+ * sign of life too. */
 void rf__link_beats(struct rf__group *group) {
     int64_t detect = group->options.detect_ms * RF__MS;
     bool was_away = group->now - group->stepped > detect / 2;
@@ -272,8 +279,9 @@ void rf__link_beats(struct rf__group *group) {
             peer->heard = group->now; /* we ourselves were stopped, or have not listened */
         }
         if (group->now - peer->heard > detect && !peer->gone) {
-            (void)rf__group_fail(group, RF_ELOST, rank, "rank %d is silent for %.1f s (detection time %.1f s)",
-                                 rank, (double)(group->now - peer->heard) * 1e-9, (double)detect * 1e-9);
+            (void)rf__group_fail(group, RF_ELOST, rank,
+                                 "rank %d is silent for %.1f s (detection time %.1f s)", rank,
+                                 (double)(group->now - peer->heard) * 1e-9, (double)detect * 1e-9);
             return;
         }
     }

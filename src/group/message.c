@@ -1,6 +1,6 @@
-/* send and recv. The sender offers a message, the receiver takes it once its recv is there, then the bytes flow: nothing has to be
- * buffered, and both sides learn of a mismatch before a byte has moved. One message at a time in each direction of a
- * pair; later ones wait in line. */
+/* send and recv. The sender offers a message, the receiver takes it once its recv is there, then
+ * the bytes flow: nothing has to be buffered, and both sides learn of a mismatch before a byte has
+ * moved. One message at a time in each direction of a pair; later ones wait in line. */
 #include "group/inner.h"
 
 #include "base/assert.h"
@@ -65,10 +65,10 @@ static int start_recv(struct rf__group *group, int peer_rank) {
     }
     const struct rf_call *call = &op->params.call;
     if (peer->offer.type != call->type || peer->offer.count != call->count) {
-        return rf__group_fail(group, RF_EMISMATCH, peer_rank,
-                              "rank %d sends %llu %s, but rank %d receives %llu %s", peer_rank,
-                              (unsigned long long)peer->offer.count, rf_type_name(peer->offer.type), group->rank,
-                              (unsigned long long)call->count, rf_type_name(call->type));
+        return rf__group_fail(
+            group, RF_EMISMATCH, peer_rank, "rank %d sends %llu %s, but rank %d receives %llu %s",
+            peer_rank, (unsigned long long)peer->offer.count, rf_type_name(peer->offer.type),
+            group->rank, (unsigned long long)call->count, rf_type_name(call->type));
     }
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
@@ -95,13 +95,15 @@ static int run_recv(struct rf__group *group, int peer_rank, bool *moved) {
         if (rc <= 0 || peer->frame.kind != RF__FRAME_MESSAGE) {
             return rc < 0 && group->state == RF__GROUP_REVOKED ? rc : 0;
         }
-        if (peer->frame.seq != peer->received_seq || peer->frame.offset + peer->taken != peer->message_received ||
+        if (peer->frame.seq != peer->received_seq ||
+            peer->frame.offset + peer->taken != peer->message_received ||
             peer->frame.bytes - peer->taken > total - peer->message_received) {
-            return rf__group_fail(group, RF_EPROTO, peer_rank, "rank %d sent a piece of a message that does not fit",
-                                  peer_rank);
+            return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                  "rank %d sent a piece of a message that does not fit", peer_rank);
         }
-        ssize_t got = rf__link_take(group, peer_rank, (unsigned char *)call->recv + peer->message_received,
-                                    total - peer->message_received);
+        ssize_t got =
+            rf__link_take(group, peer_rank, (unsigned char *)call->recv + peer->message_received,
+                          total - peer->message_received);
         if (got <= 0) {
             return 0;
         }
@@ -124,8 +126,9 @@ int rf__message_step(struct rf__group *group, int peer_rank, bool *moved) {
         return 0;
     }
     if (peer->gone && !peer->framed) {
-        return rf__group_fail(group, RF_ELOST, peer_rank, "rank %d has left, and rank %d has a message with it",
-                              peer_rank, group->rank);
+        return rf__group_fail(group, RF_ELOST, peer_rank,
+                              "rank %d has left, and rank %d has a message with it", peer_rank,
+                              group->rank);
     }
     int rc = run_send(group, peer_rank, moved);
     return rc ? rc : run_recv(group, peer_rank, moved);

@@ -1,5 +1,5 @@
-/* How the layers above the driver run operations and wait for them, without knowing about threads: the public interface
- * implements it over its engine, tests over something simpler. */
+/* How the layers above the driver run operations and wait for them, without knowing about threads:
+ * the public interface implements it over its engine, tests over something simpler. */
 #ifndef RF_GROUP_RUNNER_H
 #define RF_GROUP_RUNNER_H
 
@@ -11,22 +11,24 @@ struct rf__op; /* one operation in flight */
 struct rf__op_params {
     struct rf_call call;
 
-    /* Where not NULL: what the result of a SUM is divided by (as AVG by the size). Read when the operation begins to run, that
-     * is after all operations started before it are complete. Borrowed. */
+    /* Where not NULL: what the result of a SUM is divided by (as AVG by the size). Read when the
+     * operation begins to run, that is after all operations started before it are complete.
+     * Borrowed. */
     const double *divisor;
 };
 
 struct rf__runner;
 
 struct rf__runner_ops {
-    int (*start)(struct rf__runner *runner, const struct rf__op_params *params, struct rf__op **out);
+    int (*start)(struct rf__runner *runner, const struct rf__op_params *params,
+                 struct rf__op **out);
 
     /* 1 complete, 0 not yet, or the error. */
     int (*test)(struct rf__runner *runner, struct rf__op *op);
 
-    /* 0 or the error, and the op is freed and its buffers are the caller's again; RF_ETIMEDOUT and it lives on. Negative timeout:
-     * as long as the group is whole. Where `busy_ns` is not NULL and the result 0: nanoseconds that the operation ran, from the
-     * first to the last of its work. */
+    /* 0 or the error, and the op is freed and its buffers are the caller's again; RF_ETIMEDOUT and
+     * it lives on. Negative timeout: as long as the group is whole. Where `busy_ns` is not NULL and
+     * the result 0: nanoseconds that the operation ran, from the first to the last of its work. */
     int (*wait)(struct rf__runner *runner, struct rf__op *op, int timeout_ms, int64_t *busy_ns);
     void (*error)(struct rf__runner *runner, struct rf_error *out);
 

@@ -1,13 +1,15 @@
-/* Collectives through the host's shared memory. Every rank has a board that all others see. A call begins by posting it there; when all
- * have posted, everybody compares everybody's call (a mismatch is known to all at once) and takes the same way:
+/* Collectives through the host's shared memory. Every rank has a board that all others see. A call
+ * begins by posting it there; when all have posted, everybody compares everybody's call (a mismatch
+ * is known to all at once) and takes the same way:
  *
- *     INLINE  few bytes: they stand on the board itself; each rank folds or copies what it needs from all boards
- *     DIRECT  buffers in shared heaps: each rank folds its slice of all inputs into all outputs, or copies its part, and then
- *             waits until all are done
- *     STREAM  otherwise: the schedule over the links
+ *     INLINE  few bytes: they stand on the board itself; each rank folds or copies what it needs
+ * from all boards DIRECT  buffers in shared heaps: each rank folds its slice of all inputs into all
+ * outputs, or copies its part, and then waits until all are done STREAM  otherwise: the schedule
+ * over the links
  *
- * A board has two slots. A rank that posts call k+2 has completed k+1, so all have posted k+1, so all have completed k: slot k
- * is free again. Folding is in rank order on every path here but STREAM's ring-like algorithms. */
+ * A board has two slots. A rank that posts call k+2 has completed k+1, so all have posted k+1, so
+ * all have completed k: slot k is free again. Folding is in rank order on every path here but
+ * STREAM's ring-like algorithms. */
 #include "group/inner.h"
 
 #include "base/assert.h"
@@ -27,8 +29,8 @@ struct slot {
     _Alignas(64) unsigned char data[INLINE_BYTES];
 };
 
-/* `posted` and `done` hold the newest call's number: stored with release by the owner after what it vouches for, loaded with acquire
- * by the others before they use it. */
+/* `posted` and `done` hold the newest call's number: stored with release by the owner after what it
+ * vouches for, loaded with acquire by the others before they use it. */
 struct board {
     _Alignas(64) _Atomic uint64_t posted;
     _Alignas(64) _Atomic uint64_t done;
@@ -82,8 +84,8 @@ static size_t largest_send(const struct rf_call *call, int size) {
     return send_bytes(call, call->root, size); /* the root's is never smaller than the others' */
 }
 
-static bool find(struct rf__group *group, const void *memory, size_t bytes, uint64_t *block, uint64_t *length,
-                 uint64_t *inside) {
+static bool find(struct rf__group *group, const void *memory, size_t bytes, uint64_t *block,
+                 uint64_t *length, uint64_t *inside) {
     struct rf__net *net = group->options.net;
     *block = *length = *inside = 0;
     return bytes == 0 || net->shared->find(net, memory, bytes, block, length, inside) == 0;
@@ -94,8 +96,10 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     struct board *board = board_of(group, group->rank);
     struct slot *slot = &board->slots[op->seq % 2];
     size_t bytes = send_bytes(call, group->rank, group->size);
-    bool writes = call->coll == RF_COLL_ALLREDUCE || (call->coll == RF_COLL_REDUCE && group->rank == call->root);
-    size_t recv_bytes = writes ? call->count * rf_type_size(call->type) : 0; /* others write into it */
+    bool writes = call->coll == RF_COLL_ALLREDUCE ||
+                  (call->coll == RF_COLL_REDUCE && group->rank == call->root);
+    size_t recv_bytes =
+        writes ? call->count * rf_type_size(call->type) : 0; /* others write into it */
 
     slot->seq = op->seq;
     slot->count = call->count;
@@ -111,13 +115,15 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
             memcpy(slot->data, call->send, bytes);
         }
     } else {
-        slot->has_send = find(group, call->send, bytes, &slot->send_block, &slot->send_bytes, &slot->send_inside);
-        slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv_block, &slot->recv_bytes, &slot->recv_inside);
+        slot->has_send = find(group, call->send, bytes, &slot->send_block, &slot->send_bytes,
+                              &slot->send_inside);
+        slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv_block, &slot->recv_bytes,
+                              &slot->recv_inside);
     }
     group->shared.phase = RF__SHARED_POSTED;
     group->shared.waiting = 0;
     group->shared.done_bytes = 0;
-    group->shared.divisor = op->params.divisor ? *op->params.divisor
+    group->shared.divisor = op->params.divisor      ? *op->params.divisor
                             : call->redop == RF_AVG ? (double)group->size
                                                     : 1.0;
     atomic_store_explicit(&board->posted, op->seq, memory_order_release);
@@ -129,10 +135,12 @@ static int all_arrived(struct rf__group *group, uint64_t seq, bool done) {
     while (group->shared.waiting < group->size) {
         int rank = group->shared.waiting;
         struct board *board = board_of(group, rank);
-        uint64_t at = atomic_load_explicit(done ? &board->done : &board->posted, memory_order_acquire);
+        uint64_t at =
+            atomic_load_explicit(done ? &board->done : &board->posted, memory_order_acquire);
         if (at < seq) {
             if (rank != group->rank && group->peers[rank].gone) {
-                return rf__group_fail(group, RF_ELOST, rank, "rank %d has left, and rank %d waits for it in call %llu",
+                return rf__group_fail(group, RF_ELOST, rank,
+                                      "rank %d has left, and rank %d waits for it in call %llu",
                                       rank, group->rank, (unsigned long long)seq);
             }
             return 0;
@@ -148,7 +156,8 @@ static int compare_calls(struct rf__group *group, const struct rf__op *op) {
     for (int rank = 0; rank < group->size; rank++) {
         const struct slot *slot = slot_of(group, rank, op->seq);
         if (slot->coll == ours->coll && slot->type == ours->type && slot->redop == ours->redop &&
-            slot->algorithm == ours->algorithm && slot->root == ours->root && slot->count == ours->count) {
+            slot->algorithm == ours->algorithm && slot->root == ours->root &&
+            slot->count == ours->count) {
             continue;
         }
         /* everybody names the same pair: the first rank that differs from rank 0 */
@@ -157,18 +166,22 @@ static int compare_calls(struct rf__group *group, const struct rf__op *op) {
         for (int other = 1; other < group->size; other++) {
             const struct slot *s = slot_of(group, other, op->seq);
             if (s->coll != zero->coll || s->type != zero->type || s->redop != zero->redop ||
-                s->algorithm != zero->algorithm || s->root != zero->root || s->count != zero->count) {
+                s->algorithm != zero->algorithm || s->root != zero->root ||
+                s->count != zero->count) {
                 odd = other;
                 break;
             }
         }
         const struct slot *theirs = slot_of(group, odd, op->seq);
         char a[160], b[160];
-        rf__call_text(a, sizeof a, (enum rf_coll)theirs->coll, (enum rf_type)theirs->type, (enum rf_redop)theirs->redop,
-                      theirs->count, theirs->root, (enum rf_algorithm)theirs->algorithm);
-        rf__call_text(b, sizeof b, (enum rf_coll)zero->coll, (enum rf_type)zero->type, (enum rf_redop)zero->redop,
-                      zero->count, zero->root, (enum rf_algorithm)zero->algorithm);
-        return rf__group_fail(group, RF_EMISMATCH, odd, "in call %llu rank %d called %s, but rank 0 called %s",
+        rf__call_text(a, sizeof a, (enum rf_coll)theirs->coll, (enum rf_type)theirs->type,
+                      (enum rf_redop)theirs->redop, theirs->count, theirs->root,
+                      (enum rf_algorithm)theirs->algorithm);
+        rf__call_text(b, sizeof b, (enum rf_coll)zero->coll, (enum rf_type)zero->type,
+                      (enum rf_redop)zero->redop, zero->count, zero->root,
+                      (enum rf_algorithm)zero->algorithm);
+        return rf__group_fail(group, RF_EMISMATCH, odd,
+                              "in call %llu rank %d called %s, but rank 0 called %s",
                               (unsigned long long)op->seq, odd, a, b);
     }
     return 0;
@@ -190,7 +203,8 @@ static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf
     }
     for (int rank = 0; rank < group->size; rank++) {
         const struct slot *slot = slot_of(group, rank, op->seq);
-        if (!slot->has_send || !slot->has_recv || (call->coll == RF_COLL_ALL_TO_ALL && slot->in_place)) {
+        if (!slot->has_send || !slot->has_recv ||
+            (call->coll == RF_COLL_ALL_TO_ALL && slot->in_place)) {
             return RF__SHARED_STREAM;
         }
     }
@@ -198,12 +212,14 @@ static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf
 }
 
 /* What rank `rank` sends, and where it receives, as seen from here. */
-static int locate(struct rf__group *group, const struct rf__op *op, int rank, bool send, void **out) {
+static int locate(struct rf__group *group, const struct rf__op *op, int rank, bool send,
+                  void **out) {
     struct rf__net *net = group->options.net;
     struct slot *slot = slot_of(group, rank, op->seq);
     size_t need = send ? send_bytes(&op->params.call, rank, group->size)
                        : op->params.call.count * rf_type_size(op->params.call.type);
-    uint64_t block = send ? slot->send_block : slot->recv_block, bytes = send ? slot->send_bytes : slot->recv_bytes,
+    uint64_t block = send ? slot->send_block : slot->recv_block,
+             bytes = send ? slot->send_bytes : slot->recv_bytes,
              inside = send ? slot->send_inside : slot->recv_inside;
 
     if (group->shared.mode == RF__SHARED_INLINE) {
@@ -222,10 +238,13 @@ static int locate(struct rf__group *group, const struct rf__op *op, int rank, bo
     if (need == 0 || bytes == 0) {
         return 0;
     }
-    unsigned char *base = inside <= bytes && need <= bytes - inside ? net->shared->map(net, rank, block, bytes) : NULL;
+    unsigned char *base = inside <= bytes && need <= bytes - inside
+                              ? net->shared->map(net, rank, block, bytes)
+                              : NULL;
     if (!base) {
-        return rf__group_fail(group, RF_ENOMEM, group->rank, "rank %d cannot map %llu bytes of rank %d's memory",
-                              group->rank, (unsigned long long)bytes, rank);
+        return rf__group_fail(group, RF_ENOMEM, group->rank,
+                              "rank %d cannot map %llu bytes of rank %d's memory", group->rank,
+                              (unsigned long long)bytes, rank);
     }
     *out = base + inside;
     return 0;
@@ -240,7 +259,8 @@ static int locate_all(struct rf__group *group, const struct rf__op *op) {
         int rc = locate(group, op, rank, true, &in);
         run->ins[rank] = in;
         run->outs[rank] = NULL;
-        bool writes = call->coll == RF_COLL_ALLREDUCE || (call->coll == RF_COLL_REDUCE && rank == call->root);
+        bool writes =
+            call->coll == RF_COLL_ALLREDUCE || (call->coll == RF_COLL_REDUCE && rank == call->root);
         if (rc == 0 && writes && run->mode == RF__SHARED_DIRECT) {
             rc = locate(group, op, rank, false, &run->outs[rank]);
         }
@@ -252,8 +272,8 @@ static int locate_all(struct rf__group *group, const struct rf__op *op) {
 }
 
 /* Folds [offset, offset + count) of all inputs (each shifted by `shift`) into the outputs. */
-static void fold(struct rf__group *group, const struct rf_call *call, void *const *outs, int out_count, size_t shift,
-                 size_t offset, size_t count, bool stream) {
+static void fold(struct rf__group *group, const struct rf_call *call, void *const *outs,
+                 int out_count, size_t shift, size_t offset, size_t count, bool stream) {
     struct rf__shared_run *run = &group->shared;
     size_t size = rf_type_size(call->type);
     const void *ins[RF_MAX_LOCAL_RANKS];
@@ -265,7 +285,8 @@ static void fold(struct rf__group *group, const struct rf_call *call, void *cons
     for (int k = 0; k < out_count; k++) {
         to[k] = (unsigned char *)outs[k] + offset * size;
     }
-    rf__fold_many(call->type, call->redop, to, out_count, ins, group->size, count, run->divisor, stream);
+    rf__fold_many(call->type, call->redop, to, out_count, ins, group->size, count, run->divisor,
+                  stream);
 }
 
 /* Up to WORK_BYTES more of what this rank folds; 1 when all is folded. */
@@ -295,7 +316,8 @@ static int work_fold(struct rf__group *group, const struct rf_call *call) {
     size_t done = run->done_bytes / size, left = length - done;
     size_t piece = left < WORK_BYTES / size ? left : WORK_BYTES / size;
     if (piece) {
-        fold(group, call, outs, out_count, shift, offset + done, piece, call->count * size >= STREAM_STORES_FROM);
+        fold(group, call, outs, out_count, shift, offset + done, piece,
+             call->count * size >= STREAM_STORES_FROM);
     }
     run->done_bytes += piece * size;
     return done + piece == length;
@@ -353,7 +375,8 @@ static void work_copy(struct rf__group *group, const struct rf_call *call) {
 }
 
 static int work(struct rf__group *group, const struct rf_call *call) {
-    if (call->coll == RF_COLL_ALLREDUCE || call->coll == RF_COLL_REDUCE || call->coll == RF_COLL_REDUCE_SCATTER) {
+    if (call->coll == RF_COLL_ALLREDUCE || call->coll == RF_COLL_REDUCE ||
+        call->coll == RF_COLL_REDUCE_SCATTER) {
         return work_fold(group, call);
     }
     work_copy(group, call);
@@ -377,7 +400,8 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
         }
         run->mode = choose_mode(group, op);
         if (run->mode == RF__SHARED_STREAM) {
-            bool is_free = op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
+            bool is_free =
+                op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
             size_t bytes = op->params.call.count * rf_type_size(op->params.call.type);
             if (is_free) {
                 op->algorithm = rf__schedule_choose(op->params.call.coll, group->size, bytes);

@@ -1,5 +1,6 @@
-/* Files and objects as the data readers and checkpoints see them: named blobs that are read at an offset, so that an
- * I/O error is an error and not a crash. Implemented by os/file, later by S3 and GCS, and by tests. Calls may block. */
+/* Files and objects as the data readers and checkpoints see them: named blobs that are read at an
+ * offset, so that an I/O error is an error and not a crash. Implemented by os/file, later by S3 and
+ * GCS, and by tests. Calls may block. */
 #ifndef RF_IO_BLOB_H
 #define RF_IO_BLOB_H
 

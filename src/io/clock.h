@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define RF__MS 1000000ll
+#define RF__MS    1000000ll
 #define RF__NEVER INT64_MAX
 
 struct rf__clock {

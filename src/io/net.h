@@ -1,8 +1,10 @@
-/* All links of one worker, as the driver sees them: byte streams to peers that never block, and events when one comes up or goes
- * down. Implemented by os/net (TCP, shared memory) and by the simulator.
+/* All links of one worker, as the driver sees them: byte streams to peers that never block, and
+ * events when one comes up or goes down. Implemented by os/net (TCP, shared memory) and by the
+ * simulator.
  *
- * Who a peer is has been proved before its UP event: the handshake (job key, job, generation, rank) is the
- * implementation's business. Ranks are those of `rf__net_ops.open`. Thread safety: the caller's lock. */
+ * Who a peer is has been proved before its UP event: the handshake (job key, job, generation, rank)
+ * is the implementation's business. Ranks are those of `rf__net_ops.open`. Thread safety: the
+ * caller's lock. */
 #ifndef RF_IO_NET_H
 #define RF_IO_NET_H
 
@@ -26,7 +28,8 @@ struct rf__net_event {
 struct rf__net_group {
     uint64_t generation;
     int rank, size;
-    const char *const *endpoints; /* size texts, as published by each; borrowed until open returns */
+    const char *const
+        *endpoints; /* size texts, as published by each; borrowed until open returns */
 };
 
 struct rf__net;
@@ -37,15 +40,16 @@ struct rf__shared_ops {
     int (*alloc)(struct rf__net *net, size_t bytes, void **out, struct rf_error *err);
     void (*release)(struct rf__net *net, void *memory);
 
-    /* Whether [memory, memory + bytes) lies in one block of this worker's heap: 0 and the block's place, or RF_ENOTFOUND. */
+    /* Whether [memory, memory + bytes) lies in one block of this worker's heap: 0 and the block's
+     * place, or RF_ENOTFOUND. */
     int (*find)(struct rf__net *net, const void *memory, size_t bytes, uint64_t *block_offset,
                 uint64_t *block_bytes, uint64_t *inside);
 
     /* A local peer's block as mapped here (cached); NULL when it cannot be mapped. */
     void *(*map)(struct rf__net *net, int peer, uint64_t block_offset, uint64_t block_bytes);
 
-    /* The board: zeroed memory, 64-byte aligned, that every local peer sees; `peer` may be the own rank. NULL: not local, or
-     * not up. */
+    /* The board: zeroed memory, 64-byte aligned, that every local peer sees; `peer` may be the own
+     * rank. NULL: not local, or not up. */
     void *(*board)(struct rf__net *net, int peer);
 
     /* After something was published (release): wakes the peer if it sleeps. */
@@ -61,7 +65,8 @@ struct rf__net_ops {
     /* Starts to connect with all ranks; an UP event for each follows, or a DOWN event. */
     int (*open)(struct rf__net *net, const struct rf__net_group *group, struct rf_error *err);
 
-    /* Serves what is ready (accepts, handshakes) without waiting; 1 if anything happened. `now` in ns. */
+    /* Serves what is ready (accepts, handshakes) without waiting; 1 if anything happened. `now` in
+     * ns. */
     int (*pump)(struct rf__net *net, int64_t now);
 
     /* 1 and an event, or 0. */
@@ -70,19 +75,21 @@ struct rf__net_ops {
     /* Bytes taken (0: full for now), or RF_ELOST once the link is down (a DOWN event tells why). */
     ssize_t (*write)(struct rf__net *net, int peer, const struct iovec *parts, int count);
 
-    /* Bytes read (0: nothing for now), or RF_ELOST. Everything that arrived before the end is delivered first. */
+    /* Bytes read (0: nothing for now), or RF_ELOST. Everything that arrived before the end is
+     * delivered first. */
     ssize_t (*read)(struct rf__net *net, int peer, void *buffer, size_t bytes);
 
-    /* Received bytes in place: *view points at up to `bytes` contiguous ones (the count is returned, 0: nothing), valid until
-     * `consume` or `read`. NULL op: not supported by this net. A link that cannot do it returns RF_EUNSUPPORTED. */
+    /* Received bytes in place: *view points at up to `bytes` contiguous ones (the count is
+     * returned, 0: nothing), valid until `consume` or `read`. NULL op: not supported by this net. A
+     * link that cannot do it returns RF_EUNSUPPORTED. */
     ssize_t (*peek)(struct rf__net *net, int peer, const void **view, size_t bytes);
     void (*consume)(struct rf__net *net, int peer, size_t bytes);
 
     /* Ends the link after what was written has gone out (within a bound). No DOWN event follows. */
     void (*shutdown)(struct rf__net *net, int peer);
 
-    /* Told before and after the caller waits in its poller, so that peers know to ring the doorbell. After
-     * sleep(true) the caller must look at everything once more before it waits. */
+    /* Told before and after the caller waits in its poller, so that peers know to ring the
+     * doorbell. After sleep(true) the caller must look at everything once more before it waits. */
     void (*sleep)(struct rf__net *net, bool sleeping);
 
     void (*destroy)(struct rf__net *net);
@@ -93,7 +100,7 @@ enum rf__link_kind { RF__LINK_NONE, RF__LINK_SHM, RF__LINK_TCP };
 /* Implementations embed this first. */
 struct rf__net {
     const struct rf__net_ops *ops;
-    const struct rf__shared_ops *shared; /* NULL: no memory is shared */
+    const struct rf__shared_ops *shared;   /* NULL: no memory is shared */
     enum rf__link_kind kind[RF_MAX_RANKS]; /* after open; NONE for the own rank */
 };
 

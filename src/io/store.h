@@ -1,10 +1,13 @@
-/* The store as the driver sees it: requests are submitted, replies and changes arrive as events. Never blocks.
- * Implemented by os/store_client (our own server), later by etcd, and by the simulator.
+/* The store as the driver sees it: requests are submitted, replies and changes arrive as events.
+ * Never blocks. Implemented by os/store_client (our own server), later by etcd, and by the
+ * simulator.
  *
- * Semantics (a subset of etcd v3): one revision counter, +1 with each change; CAS compares the revision of the key's last change
- * (0: absent); a key put with a lease dies with it; a watch tells every change from a revision on, in order, once.
- * A request is answered exactly once, with RF_ESTORE after its deadline. Connection loss is repaired inside; requests that were not
- * answered are sent again (each change carries an id, so that it happens once), watches resume. Thread safety: the caller's lock. */
+ * Semantics (a subset of etcd v3): one revision counter, +1 with each change; CAS compares the
+ * revision of the key's last change (0: absent); a key put with a lease dies with it; a watch tells
+ * every change from a revision on, in order, once. A request is answered exactly once, with
+ * RF_ESTORE after its deadline. Connection loss is repaired inside; requests that were not answered
+ * are sent again (each change carries an id, so that it happens once), watches resume. Thread
+ * safety: the caller's lock. */
 #ifndef RF_IO_STORE_H
 #define RF_IO_STORE_H
 
@@ -22,20 +25,21 @@ enum rf__store_op {
     RF__STORE_LEASE,     /* grants one of ttl_ms; the reply carries it */
     RF__STORE_KEEPALIVE, /* `lease` lives ttl_ms from now */
     RF__STORE_REVOKE,    /* ends `lease` and its keys */
-    RF__STORE_WATCH,     /* changes of keys starting with `key`, from `revision` on (0: from now on); CHANGE events carry its id */
-    RF__STORE_UNWATCH    /* ends the watch whose id is `lease` */
+    RF__STORE_WATCH,  /* changes of keys starting with `key`, from `revision` on (0: from now on);
+                         CHANGE events carry its id */
+    RF__STORE_UNWATCH /* ends the watch whose id is `lease` */
 };
 
 struct rf__store_request {
     uint64_t id; /* the caller's; comes back in events; not 0, not in use */
     enum rf__store_op op;
-    const char *key;         /* copied, as is the value */
+    const char *key; /* copied, as is the value */
     const void *value;
     size_t value_bytes;
-    int64_t revision;        /* CAS: what the key must have; WATCH: where to start */
-    uint64_t lease;          /* PUT, CAS: 0 for none */
+    int64_t revision; /* CAS: what the key must have; WATCH: where to start */
+    uint64_t lease;   /* PUT, CAS: 0 for none */
     int64_t ttl_ms;
-    int64_t deadline_ms;     /* from now; how long to try */
+    int64_t deadline_ms; /* from now; how long to try */
 };
 
 enum rf__store_event_kind { RF__STORE_REPLY, RF__STORE_ITEM, RF__STORE_CHANGE };
@@ -44,12 +48,12 @@ enum rf__store_event_kind { RF__STORE_REPLY, RF__STORE_ITEM, RF__STORE_CHANGE };
 struct rf__store_event {
     uint64_t id;
     enum rf__store_event_kind kind;
-    int code;                /* REPLY: 0, RF_ENOTFOUND, RF_ECONFLICT, RF_ESTORE, RF_EAUTH, … */
+    int code; /* REPLY: 0, RF_ENOTFOUND, RF_ECONFLICT, RF_ESTORE, RF_EAUTH, … */
     const char *key;
-    const void *value;       /* CHANGE: NULL where the key was deleted or died */
+    const void *value; /* CHANGE: NULL where the key was deleted or died */
     size_t value_bytes;
-    int64_t key_revision;    /* of the key's last change; 0: absent */
-    int64_t store_revision;  /* the counter when the store answered */
+    int64_t key_revision;   /* of the key's last change; 0: absent */
+    int64_t store_revision; /* the counter when the store answered */
     uint64_t lease;
     const struct rf_error *error; /* REPLY with a code: the report; else NULL */
 };

@@ -1,12 +1,15 @@
-/* Networks: layers with an explicit forward and backward pass over oneDNN, chained into a model; optimizers.
+/* Networks: layers with an explicit forward and backward pass over oneDNN, chained into a model;
+ * optimizers.
  *
- * A model is built for a largest micro-batch; all activations are planned and allocated then, and a pass allocates nothing. It
- * knows nothing of workers: gradients are *added* to memory that the caller names for each tensor, and the caller is told
- * of each tensor as soon as its gradient is complete, last layer first, so that communication can start.
- * Everything is deterministic for a seed and a thread count; the result for a sample does not depend on the worker.
+ * A model is built for a largest micro-batch; all activations are planned and allocated then, and a
+ * pass allocates nothing. It knows nothing of workers: gradients are *added* to memory that the
+ * caller names for each tensor, and the caller is told of each tensor as soon as its gradient is
+ * complete, last layer first, so that communication can start. Everything is deterministic for a
+ * seed and a thread count; the result for a sample does not depend on the worker.
  *
- * Images are NHWC or NCHW as the implementation likes; inputs to a model are float32 rows of `input_count` in the file's
- * order (NCHW with one channel is the same). Labels are 0 … classes - 1. Thread safety: one thread a model. */
+ * Images are NHWC or NCHW as the implementation likes; inputs to a model are float32 rows of
+ * `input_count` in the file's order (NCHW with one channel is the same). Labels are 0 … classes
+ * - 1. Thread safety: one thread a model. */
 #ifndef RF_NN_NN_H
 #define RF_NN_NN_H
 
@@ -19,17 +22,18 @@ enum { RF__TENSOR_DIMS = 4, RF__TENSOR_NAME = 64 };
 struct rf__model;
 
 struct rf__model_options {
-    const char *name;  /* "mlp", "cnn"; RF_EINVAL and the names there are otherwise */
+    const char *name; /* "mlp", "cnn"; RF_EINVAL and the names there are otherwise */
     int channels, height, width, classes; /* of one sample */
-    int batch;         /* largest micro-batch */
-    int hidden;        /* mlp: width of the hidden layers; 0: the default */
-    uint64_t seed;     /* of the initial parameters */
+    int batch;                            /* largest micro-batch */
+    int hidden;                           /* mlp: width of the hidden layers; 0: the default */
+    uint64_t seed;                        /* of the initial parameters */
 };
 
-/* A trained tensor, in order of the forward pass. `decay`: weight decay applies (not for biases). */
+/* A trained tensor, in order of the forward pass. `decay`: weight decay applies (not for biases).
+ */
 struct rf__tensor {
     char name[RF__TENSOR_NAME];
-    float *data;       /* the model's */
+    float *data; /* the model's */
     size_t count;
     size_t shape[RF__TENSOR_DIMS];
     int dims;
@@ -42,19 +46,23 @@ void rf__model_destroy(struct rf__model *model);
 
 int rf__model_tensors(const struct rf__model *model);
 const struct rf__tensor *rf__model_tensor(const struct rf__model *model, int index);
-size_t rf__model_parameters(const struct rf__model *model);       /* elements */
-size_t rf__model_activation_bytes(const struct rf__model *model); /* scratch and gradients of activations included */
-const char *rf__model_compute(void);                              /* "oneDNN 2.6.3, AVX-512" */
+size_t rf__model_parameters(const struct rf__model *model); /* elements */
+size_t rf__model_activation_bytes(
+    const struct rf__model *model);  /* scratch and gradients of activations included */
+const char *rf__model_compute(void); /* "oneDNN 2.6.3, AVX-512" */
 
-/* Forward on `count` <= batch samples: sum of the losses (softmax cross-entropy) and, where not NULL, how many were right. */
+/* Forward on `count` <= batch samples: sum of the losses (softmax cross-entropy) and, where not
+ * NULL, how many were right. */
 int rf__model_forward(struct rf__model *model, const float *inputs, const int32_t *labels,
                       int count, double *loss_sum, int *correct, struct rf_error *err);
 
-/* After a forward: adds the gradient of the *sum* of losses to grad(context, index) for each tensor, last layer first, and
- * calls ready(context, index) after each. Either callback may not touch the model. */
+/* After a forward: adds the gradient of the *sum* of losses to grad(context, index) for each
+ * tensor, last layer first, and calls ready(context, index) after each. Either callback may not
+ * touch the model. */
 struct rf__model_sink {
     float *(*grad)(void *context, int index);
-    int (*ready)(void *context, int index); /* non-zero ends the pass with that code, err untouched */
+    int (*ready)(void *context,
+                 int index); /* non-zero ends the pass with that code, err untouched */
     void *context;
 };
 int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sink,
@@ -64,8 +72,8 @@ int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sin
 struct rf__optimizer;
 
 struct rf__optimizer_options {
-    const char *name; /* "sgd" (with momentum) or "adamw" */
-    double momentum;  /* sgd */
+    const char *name;             /* "sgd" (with momentum) or "adamw" */
+    double momentum;              /* sgd */
     double beta1, beta2, epsilon; /* adamw; 0: 0.9, 0.999, 1e-8 */
     double weight_decay;          /* decoupled, for both */
 };
@@ -83,7 +91,8 @@ void rf__optimizer_update(struct rf__optimizer *optimizer, struct rf__model *mod
 /* Sum of squares of `count` floats, in double, in a fixed order. */
 double rf__sum_of_squares(const float *x, size_t count);
 
-/* The learning rate of `step` (from 1): linear warm-up, then a cosine from `rate` to `rate` / 10 at `steps`. */
+/* The learning rate of `step` (from 1): linear warm-up, then a cosine from `rate` to `rate` / 10 at
+ * `steps`. */
 double rf__schedule_rate(double rate, uint64_t step, uint64_t warmup, uint64_t steps);
 
 #endif

@@ -74,6 +74,16 @@ static void on_ready(struct rf__poll_source *source, uint32_t events) {
     }
 }
 
+/* Forgets what the timer was set to: should the caller's clock be a little behind, it is set once
+ * more. */
+static void on_timer(struct rf__poll_source *source, uint32_t events) {
+    struct rf__os_net *net = ((struct rf__conn *)source)->net;
+
+    (void)events;
+    net->wake_at = RF__NEVER;
+    net->work = true;
+}
+
 static void on_bell(struct rf__poll_source *source, uint32_t events) {
     (void)source,
         (void)events; /* that somebody woke is all it is for; edge-triggered, so never read */
@@ -1157,7 +1167,7 @@ int rf__net_create(const struct rf__net_options *options, struct rf__poller *pol
     int rc;
 
     *out = NULL;
-    if (!options->job || strlen(options->job) >= RF_MAX_JOB_NAME ||
+    if (!options->job || !options->key || strlen(options->job) >= RF_MAX_JOB_NAME ||
         options->key_bytes < RF_MIN_KEY_BYTES || options->key_bytes > RF_MAX_KEY_BYTES ||
         options->port < 0 || options->port > 65535) {
         return rf__fail(err, RF_EINVAL, 0, "a net's job, key or port");
@@ -1176,6 +1186,7 @@ int rf__net_create(const struct rf__net_options *options, struct rf__poller *pol
     net->tcp_listener.kind = RF__LINK_TCP;
     net->unix_listener.kind = RF__LINK_SHM;
     net->bell.source.ready = on_bell;
+    net->timer.source.ready = on_timer;
     memcpy(net->job, options->job, strlen(options->job) + 1);
     memcpy(net->key, options->key, options->key_bytes);
     net->key_bytes = options->key_bytes;

@@ -1,5 +1,5 @@
-/* Links between groups of one process, for tests: byte queues that take and give as little as they like (seeded), optionally with
- * shared memory, and that can be cut. */
+/* Links between groups of one process, for tests: byte queues that take and give as little as they
+ * like (seeded), optionally with shared memory, and that can be cut. */
 #ifndef TESTS_SUPPORT_FAKE_NET_H
 #define TESTS_SUPPORT_FAKE_NET_H
 
@@ -72,7 +72,8 @@ static int fake_open(struct rf__net *net, const struct rf__net_group *group, str
     for (int peer = 0; peer < group->size; peer++) {
         if (peer != group->rank) {
             net->kind[peer] = self->world->shared ? RF__LINK_SHM : RF__LINK_TCP;
-            self->events[self->event_count++] = (struct rf__net_event){.kind = RF__NET_UP, .peer = peer};
+            self->events[self->event_count++] =
+                (struct rf__net_event){.kind = RF__NET_UP, .peer = peer};
         }
     }
     return 0;
@@ -82,7 +83,8 @@ static int fake_pump(struct rf__net *net, int64_t now) {
     struct fake_net *self = (struct fake_net *)net;
     (void)now;
     for (int peer = 0; peer < self->world->size; peer++) {
-        if (peer != self->rank && fake_queue(self->world, peer, self->rank)->closed && !self->was_told[peer]) {
+        if (peer != self->rank && fake_queue(self->world, peer, self->rank)->closed &&
+            !self->was_told[peer]) {
             self->was_told[peer] = true;
             struct rf__net_event event = {.kind = RF__NET_DOWN, .peer = peer};
             (void)rf__fail(&event.error, RF_ELOST, 0, "rank %d was lost: closed by peer", peer);
@@ -217,7 +219,8 @@ static int fake_find(struct rf__net *net, const void *memory, size_t bytes, uint
     const unsigned char *at = memory;
     for (int i = 0; i < self->world->block_count; i++) {
         const struct fake_block *block = &self->world->blocks[i];
-        if (block->owner == self->rank && at >= block->memory && at + bytes <= block->memory + block->bytes) {
+        if (block->owner == self->rank && at >= block->memory &&
+            at + bytes <= block->memory + block->bytes) {
             *block_offset = (uint64_t)(uintptr_t)block->memory;
             *block_bytes = block->bytes;
             *inside = (uint64_t)(at - block->memory);
@@ -231,7 +234,8 @@ static void *fake_map(struct rf__net *net, int peer, uint64_t block_offset, uint
     struct fake_net *self = (struct fake_net *)net;
     for (int i = 0; i < self->world->block_count; i++) {
         const struct fake_block *block = &self->world->blocks[i];
-        if (block->owner == peer && (uint64_t)(uintptr_t)block->memory == block_offset && block->bytes == block_bytes) {
+        if (block->owner == peer && (uint64_t)(uintptr_t)block->memory == block_offset &&
+            block->bytes == block_bytes) {
             return block->memory;
         }
     }

@@ -1,5 +1,6 @@
-/* group/: all collectives by all algorithms in groups of 1 to 17 within one process, over links that deliver as they like and
- * over shared memory, against a naive oracle; several in flight; messages; mismatches; deaths. */
+/* group/: all collectives by all algorithms in groups of 1 to 17 within one process, over links
+ * that deliver as they like and over shared memory, against a naive oracle; several in flight;
+ * messages; mismatches; deaths. */
 #include "support/fake_net.h"
 
 #include "coll/fold.h"
@@ -172,12 +173,14 @@ static double reduced(const struct rf_call *call, int size, size_t index) {
         all = combine(call, all, value_of(call, rank, index));
     }
     if (call->redop == RF_AVG) {
-        bool is_float = call->type == RF_F32 || call->type == RF_F64 || call->type == RF_F16 || call->type == RF_BF16;
+        bool is_float = call->type == RF_F32 || call->type == RF_F64 || call->type == RF_F16 ||
+                        call->type == RF_BF16;
         unsigned char rounded[8];
         if (call->type == RF_F64) {
             return all / size;
         }
-        put(call->type, rounded, 0, is_float ? (double)((float)all / (float)size) : (double)((int64_t)all / size));
+        put(call->type, rounded, 0,
+            is_float ? (double)((float)all / (float)size) : (double)((int64_t)all / size));
         return get(call->type, rounded, 0);
     }
     return all;
@@ -214,7 +217,8 @@ static size_t out_count(const struct rf_call *call, int rank, int size) {
 }
 
 static double expected(const struct rf_call *call, int rank, int size, size_t index) {
-    size_t part = call->count ? index / call->count : 0, within = call->count ? index % call->count : 0;
+    size_t part = call->count ? index / call->count : 0,
+           within = call->count ? index % call->count : 0;
     switch (call->coll) {
     case RF_COLL_ALLREDUCE:
     case RF_COLL_REDUCE:
@@ -247,7 +251,9 @@ static void *allocate(struct cluster *c, int rank, size_t bytes, bool heap) {
     void *out = NULL;
     struct rf_error err;
     if (heap) {
-        assert_int_equal(c->world->nets[rank].net.shared->alloc(&c->world->nets[rank].net, bytes, &out, &err), 0);
+        assert_int_equal(
+            c->world->nets[rank].net.shared->alloc(&c->world->nets[rank].net, bytes, &out, &err),
+            0);
         return out;
     }
     out = malloc(bytes ? bytes : 1);
@@ -263,8 +269,10 @@ static void release(struct cluster *c, int rank, void *memory, bool heap) {
 }
 
 /* Fills the inputs and points the call at them, in place where asked. */
-static void prepare(struct cluster *c, struct buffers *b, const struct rf_call *call, int rank, bool in_place, bool heap) {
-    size_t size = rf_type_size(call->type), ins = in_count(call, rank, c->size), outs = out_count(call, rank, c->size);
+static void prepare(struct cluster *c, struct buffers *b, const struct rf_call *call, int rank,
+                    bool in_place, bool heap) {
+    size_t size = rf_type_size(call->type), ins = in_count(call, rank, c->size),
+           outs = out_count(call, rank, c->size);
     size_t larger = ins > outs ? ins : outs;
 
     b->call = *call;
@@ -273,10 +281,12 @@ static void prepare(struct cluster *c, struct buffers *b, const struct rf_call *
     b->send = in_place ? NULL : allocate(c, rank, ins * size, heap);
     unsigned char *send = in_place ? b->recv : b->send;
     unsigned char *recv = b->recv;
-    if (in_place && (call->coll == RF_COLL_ALL_GATHER || (call->coll == RF_COLL_GATHER && rank == call->root))) {
+    if (in_place && (call->coll == RF_COLL_ALL_GATHER ||
+                     (call->coll == RF_COLL_GATHER && rank == call->root))) {
         send = b->recv + (size_t)rank * call->count * size;
     }
-    if (in_place && (call->coll == RF_COLL_REDUCE_SCATTER || (call->coll == RF_COLL_SCATTER && rank == call->root))) {
+    if (in_place && (call->coll == RF_COLL_REDUCE_SCATTER ||
+                     (call->coll == RF_COLL_SCATTER && rank == call->root))) {
         recv = b->recv + (size_t)rank * call->count * size;
     }
     for (size_t i = 0; i < ins; i++) {
@@ -295,8 +305,9 @@ static void check(struct cluster *c, const struct buffers *b, int rank, bool in_
         double want = expected(call, rank, c->size, i), got = get(call->type, call->recv, i);
         double slack = is_half && call->redop == RF_AVG ? 0.02 : 0;
         if (!(got - want <= slack && want - got <= slack)) {
-            fail_msg("%s %s %s n=%d count=%zu rank %d element %zu: %g instead of %g", rf_coll_name(call->coll),
-                     rf_type_name(call->type), rf_redop_name(call->redop), c->size, call->count, rank, i, got, want);
+            fail_msg("%s %s %s n=%d count=%zu rank %d element %zu: %g instead of %g",
+                     rf_coll_name(call->coll), rf_type_name(call->type), rf_redop_name(call->redop),
+                     c->size, call->count, rank, i, got, want);
         }
     }
     if (!in_place) { /* the input is as it was */
@@ -333,7 +344,8 @@ static void run_until_done(struct cluster *c, struct buffers *b) {
     fail_msg("the operations are not complete");
 }
 
-static void run_call(struct cluster *c, const struct rf_call *call, unsigned in_place_mask, bool heap) {
+static void run_call(struct cluster *c, const struct rf_call *call, unsigned in_place_mask,
+                     bool heap) {
     struct buffers b[FAKE_MAX] = {0};
     struct rf_error err;
 
@@ -348,13 +360,14 @@ static void run_call(struct cluster *c, const struct rf_call *call, unsigned in_
     for (int rank = 0; rank < c->size; rank++) {
         if (rf__op_result(b[rank].op) != 1) {
             rf__group_error(c->groups[rank], &err);
-            fail_msg("%s %s n=%d count=%zu: %s", rf_coll_name(call->coll), rf_algorithm_name(call->algorithm), c->size,
-                     call->count, err.text);
+            fail_msg("%s %s n=%d count=%zu: %s", rf_coll_name(call->coll),
+                     rf_algorithm_name(call->algorithm), c->size, call->count, err.text);
         }
         check(c, &b[rank], rank, in_place_mask >> (rank % 3) & 1);
         bool same_result = call->coll == RF_COLL_ALLREDUCE && call->count;
         if (same_result) {
-            assert_memory_equal(b[rank].call.recv, b[0].call.recv, call->count * rf_type_size(call->type));
+            assert_memory_equal(b[rank].call.recv, b[0].call.recv,
+                                call->count * rf_type_size(call->type));
         }
     }
     for (int rank = 0; rank < c->size; rank++) {
@@ -419,7 +432,8 @@ static void shared_memory_agrees_with_the_oracle(void **state) {
                     struct rf_call call = {.coll = colls[k],
                                            .count = counts[i],
                                            .root = (int)(turn % (unsigned)size),
-                                           .algorithm = turn % 5 == 0 ? RF_ALGORITHM_SHARED : RF_ALGORITHM_AUTO};
+                                           .algorithm = turn % 5 == 0 ? RF_ALGORITHM_SHARED
+                                                                      : RF_ALGORITHM_AUTO};
                     choose(&call, turn * 7);
                     run_call(&c, &call, turn % 8, heap);
                     turn++;
@@ -437,7 +451,9 @@ static void every_type_and_operation(void **state) {
         open_cluster(&c, 5, shared, 0, 1);
         for (int algorithm = 0; algorithm < RF_ALGORITHM_SHARED; algorithm++) {
             for (unsigned turn = 0; turn < RF_TYPE_COUNT * RF_REDOP_COUNT; turn++) {
-                struct rf_call call = {.coll = RF_COLL_ALLREDUCE, .algorithm = (enum rf_algorithm)algorithm, .count = 1501};
+                struct rf_call call = {.coll = RF_COLL_ALLREDUCE,
+                                       .algorithm = (enum rf_algorithm)algorithm,
+                                       .count = 1501};
                 choose(&call, turn);
                 run_call(&c, &call, 2, shared);
             }
@@ -451,7 +467,10 @@ static void long_messages_are_cut_into_frames(void **state) {
     struct cluster c;
     open_cluster(&c, 3, false, 0, 1);
     for (int algorithm = 1; algorithm < RF_ALGORITHM_SHARED; algorithm++) {
-        struct rf_call call = {.coll = RF_COLL_ALLREDUCE, .algorithm = (enum rf_algorithm)algorithm, .count = 900001, .type = RF_F64};
+        struct rf_call call = {.coll = RF_COLL_ALLREDUCE,
+                               .algorithm = (enum rf_algorithm)algorithm,
+                               .count = 900001,
+                               .type = RF_F64};
         run_call(&c, &call, 1, false);
     }
     close_cluster(&c);
@@ -468,11 +487,13 @@ static void several_in_flight(void **state) {
         open_cluster(&c, 4, shared, 300, 9);
         for (int rank = 0; rank < c.size; rank++) { /* the ranks are at different calls */
             for (unsigned k = 0; k < CALLS; k++) {
-                struct rf_call call = {.coll = colls[k % 9], .count = 100 * k, .root = (int)(k % 4)};
+                struct rf_call call = {
+                    .coll = colls[k % 9], .count = 100 * k, .root = (int)(k % 4)};
                 choose(&call, k);
                 prepare(&c, &b[k][rank], &call, rank, k % 2, shared);
                 struct rf__op_params params = {.call = b[k][rank].call};
-                assert_int_equal(rf__group_submit(c.groups[rank], &params, c.now, &b[k][rank].op, &err), 0);
+                assert_int_equal(
+                    rf__group_submit(c.groups[rank], &params, c.now, &b[k][rank].op, &err), 0);
                 step_all(&c);
             }
         }
@@ -488,11 +509,16 @@ static void several_in_flight(void **state) {
     }
 }
 
-static struct rf__op *submit_message(struct cluster *c, int rank, enum rf_coll coll, int peer, void *buffer,
-                                     size_t count, enum rf_type type) {
+static struct rf__op *submit_message(struct cluster *c, int rank, enum rf_coll coll, int peer,
+                                     void *buffer, size_t count, enum rf_type type) {
     struct rf__op *op = NULL;
     struct rf_error err;
-    struct rf__op_params params = {.call = {.coll = coll, .root = peer, .send = buffer, .recv = buffer, .count = count, .type = type}};
+    struct rf__op_params params = {.call = {.coll = coll,
+                                            .root = peer,
+                                            .send = buffer,
+                                            .recv = buffer,
+                                            .count = count,
+                                            .type = type}};
     assert_int_equal(rf__group_submit(c->groups[rank], &params, c->now, &op, &err), 0);
     return op;
 }
@@ -513,12 +539,15 @@ static void messages_cross_and_queue(void **state) {
         }
         int next = (rank + 1) % 3, previous = (rank + 2) % 3;
         ops[count++] = submit_message(&c, rank, RF_COLL_SEND, next, large_out[rank], COUNT, RF_U32);
-        ops[count++] = submit_message(&c, rank, RF_COLL_RECV, previous, large_in[rank], COUNT, RF_U32);
+        ops[count++] =
+            submit_message(&c, rank, RF_COLL_RECV, previous, large_in[rank], COUNT, RF_U32);
         for (int peer = 0; peer < 3; peer++) {
             for (int k = 0; k < MESSAGES && peer != rank; k++) {
                 out[rank][peer][k][0] = (uint32_t)(rank * 100 + peer * 10 + k);
-                ops[count++] = submit_message(&c, rank, RF_COLL_SEND, peer, out[rank][peer][k], k == 2 ? 0 : 1, RF_U32);
-                ops[count++] = submit_message(&c, rank, RF_COLL_RECV, peer, in[rank][peer][k], k == 2 ? 0 : 1, RF_U32);
+                ops[count++] = submit_message(&c, rank, RF_COLL_SEND, peer, out[rank][peer][k],
+                                              k == 2 ? 0 : 1, RF_U32);
+                ops[count++] = submit_message(&c, rank, RF_COLL_RECV, peer, in[rank][peer][k],
+                                              k == 2 ? 0 : 1, RF_U32);
             }
         }
     }
@@ -542,7 +571,8 @@ static void messages_cross_and_queue(void **state) {
 }
 
 /* Submits another call on one rank and expects every rank to fail with the reason. */
-static void expect_mismatch(bool shared, struct rf_call usual, struct rf_call odd, int odd_rank, const char *words) {
+static void expect_mismatch(bool shared, struct rf_call usual, struct rf_call odd, int odd_rank,
+                            const char *words) {
     struct cluster c;
     struct buffers b[FAKE_MAX] = {0};
     struct rf_error err;
@@ -565,7 +595,8 @@ static void expect_mismatch(bool shared, struct rf_call usual, struct rf_call od
         }
         struct rf__op *late;
         struct rf__op_params params = {.call = b[rank].call};
-        assert_int_equal(rf__group_submit(c.groups[rank], &params, c.now, &late, &err), RF_EMISMATCH);
+        assert_int_equal(rf__group_submit(c.groups[rank], &params, c.now, &late, &err),
+                         RF_EMISMATCH);
         finish(&c, &b[rank], rank, shared);
     }
     close_cluster(&c);
@@ -573,7 +604,8 @@ static void expect_mismatch(bool shared, struct rf_call usual, struct rf_call od
 
 static void mismatches_are_named_on_every_rank(void **state) {
     (void)state;
-    const struct rf_call usual = {.coll = RF_COLL_ALLREDUCE, .type = RF_F32, .redop = RF_SUM, .count = 1000};
+    const struct rf_call usual = {
+        .coll = RF_COLL_ALLREDUCE, .type = RF_F32, .redop = RF_SUM, .count = 1000};
     for (int shared = 0; shared < 2; shared++) {
         for (int rank = 0; rank < 4; rank++) {
             struct rf_call odd = usual;
@@ -591,7 +623,8 @@ static void mismatches_are_named_on_every_rank(void **state) {
             odd = usual;
             odd.coll = RF_COLL_BARRIER;
             expect_mismatch(shared, usual, odd, rank, "barrier");
-            struct rf_call rooted = {.coll = RF_COLL_BROADCAST, .type = RF_U8, .count = 10, .root = 1};
+            struct rf_call rooted = {
+                .coll = RF_COLL_BROADCAST, .type = RF_U8, .count = 10, .root = 1};
             odd = rooted;
             odd.root = 2;
             expect_mismatch(shared, rooted, odd, rank, "root 2");
@@ -638,7 +671,8 @@ static void a_death_ends_every_call(void **state) {
                 prepare(&c, &b[rank], &call, rank, false, shared);
                 struct rf__op_params params = {.call = b[rank].call};
                 if (rank != 2) { /* the victim is late, so nobody can be through */
-                    assert_int_equal(rf__group_submit(c.groups[rank], &params, c.now, &b[rank].op, &err), 0);
+                    assert_int_equal(
+                        rf__group_submit(c.groups[rank], &params, c.now, &b[rank].op, &err), 0);
                 }
             }
             for (int i = 0; i < at; i++) {
@@ -781,7 +815,8 @@ static void frames_survive_any_bytes(void **state) {
         struct rf__frame out;
         if (rf__frame_decode(bytes, &out) == 0) {
             accepted++;
-            assert_true(out.kind < RF__FRAME_KINDS && out.coll < RF_COLL_COUNT && out.bytes <= RF__FRAME_PAYLOAD);
+            assert_true(out.kind < RF__FRAME_KINDS && out.coll < RF_COLL_COUNT &&
+                        out.bytes <= RF__FRAME_PAYLOAD);
             rf__frame_encode(&out, again);
             assert_memory_equal(bytes, again, sizeof bytes);
         }

@@ -1,14 +1,15 @@
-/* os/net: several nets in one process, each with a poller of its own, driven in turn: meshes over shared memory and TCP,
- * exact byte streams, events, refusals, strangers, the shared heap, the doorbell, and a worker that is killed. */
+/* os/net: several nets in one process, each with a poller of its own, driven in turn: meshes over
+ * shared memory and TCP, exact byte streams, events, refusals, strangers, the shared heap, the
+ * doorbell, and a worker that is killed. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "os/clock.h"
 #include "os/endpoint.h"
 #include "os/net.h"
+#include "os/net_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -156,7 +157,8 @@ static int open_descriptors(void) {
 
 /* The byte at a position of the stream from one rank to another. */
 static unsigned char expected(int from, int to, uint64_t at) {
-    uint64_t x = (at >> 3) * 0x9e3779b97f4a7c15ull + (uint64_t)(from * 31 + to) * 0xd1342543de82ef95ull;
+    uint64_t x =
+        (at >> 3) * 0x9e3779b97f4a7c15ull + (uint64_t)(from * 31 + to) * 0xd1342543de82ef95ull;
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9ull;
     return (unsigned char)(x >> (8 * (at & 7)));
@@ -180,17 +182,20 @@ static void send_some(struct node *nodes, int from, int to, struct stream *s, st
     s->sent += (uint64_t)n;
 }
 
-static void receive_some(struct node *nodes, int from, int to, struct stream *s, struct rf__rng *rng) {
+static void receive_some(struct node *nodes, int from, int to, struct stream *s,
+                         struct rf__rng *rng) {
     static unsigned char bytes[100000];
     struct rf__net *net = nodes[to].net;
     size_t count = (size_t)rf__rng_below(rng, rf__rng_below(rng, 4) ? 300 : sizeof bytes) + 1;
     const void *view = bytes;
     bool peek = net->kind[from] == RF__LINK_SHM && rf__rng_below(rng, 2);
-    ssize_t n = peek ? net->ops->peek(net, from, &view, count) : net->ops->read(net, from, bytes, count);
+    ssize_t n =
+        peek ? net->ops->peek(net, from, &view, count) : net->ops->read(net, from, bytes, count);
     assert_true(n >= 0 && (size_t)n <= count);
     for (ssize_t i = 0; i < n; i++) {
         if (((const unsigned char *)view)[i] != expected(from, to, s->received + (uint64_t)i)) {
-            fail_msg("byte %llu from %d to %d", (unsigned long long)s->received + (unsigned)i, from, to);
+            fail_msg("byte %llu from %d to %d", (unsigned long long)s->received + (unsigned)i, from,
+                     to);
         }
     }
     if (peek && n > 0) {
@@ -258,11 +263,683 @@ static void tcp_streams_are_exact(void **state) {
                       RF__LINK_TCP);
 }
 
+static bool has_v6_loopback(void) {
+    struct sockaddr_storage at;
+    struct rf__address address;
+    assert_true(rf__address_parse("::1", &address));
+    socklen_t length = rf__address_to_socket(&address, &at);
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool has = fd >= 0 && !bind(fd, (struct sockaddr *)&at, length);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return has;
+}
+
+static void v6_alone_is_enough(void **state) {
+    (void)state;
+    if (!has_v6_loopback()) {
+        print_message("no IPv6 on this host\n");
+        skip();
+    }
+    streams_are_exact(&(struct setting){.transport = RF_TRANSPORT_TCP, .bind = "::1"},
+                      RF__LINK_TCP);
+}
+
+/* ---- How links end ---- */
+
+static const struct setting both[] = {{.transport = RF_TRANSPORT_SHM},
+                                      {.transport = RF_TRANSPORT_TCP}};
+
+/* What was written before the end arrives, then the end is told. */
+static void the_end_comes_last(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (int polite = 0; polite < 2; polite++) {
+            struct node nodes[MOST];
+            unsigned char bytes[20000], got[20001];
+            size_t have = 0;
+            memset(bytes, 7, sizeof bytes);
+            mesh_create(nodes, 2, &both[t]);
+            struct iovec part = {bytes, sizeof bytes};
+            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), sizeof bytes);
+            if (polite) {
+                nodes[1].net->ops->shutdown(nodes[1].net, 0);
+                assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), RF_ELOST);
+                turn_all(nodes, 2, 0);
+            } else {
+                node_destroy(&nodes[1]);
+            }
+            for (;;) {
+                ssize_t n = nodes[0].net->ops->read(nodes[0].net, 1, got + have, sizeof got - have);
+                if (n == RF_ELOST) {
+                    break;
+                }
+                assert_true(n >= 0);
+                have += (size_t)n;
+                if (!n) {
+                    turn_all(nodes, 2, RF__MS);
+                }
+            }
+            assert_int_equal(have, sizeof bytes);
+            assert_memory_equal(got, bytes, sizeof bytes);
+            wait_for(nodes, 2, &nodes[0].down[1]);
+            assert_int_equal(nodes[0].down[1], 1);
+            assert_int_equal(nodes[0].error[1].code, RF_ELOST);
+            assert_int_equal(nodes[0].error[1].rank, 1);
+            assert_non_null(strstr(nodes[0].error[1].text, "closed by peer"));
+            assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, got, 1), RF_ELOST);
+            assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), RF_ELOST);
+            if (polite) { /* whoever ended it hears nothing */
+                assert_int_equal(nodes[1].down[0], 0);
+            }
+            mesh_destroy(nodes, polite ? 2 : 1);
+        }
+    }
+}
+
+/* A DOWN event does not wait for ever for a reader who does not read. */
+static void the_end_is_told_to_those_who_do_not_read(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct node nodes[MOST];
+        char bytes[100] = {1}, got[200];
+        mesh_create(nodes, 2, &both[t]);
+        struct iovec part = {bytes, sizeof bytes};
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), sizeof bytes);
+        node_destroy(&nodes[0]);
+        wait_for(nodes, 2, &nodes[1].down[0]);
+        ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got);
+        assert_int_equal(n, sizeof bytes);
+        assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), RF_ELOST);
+        node_destroy(&nodes[1]);
+    }
+}
+
+struct child {
+    pid_t pid;
+    int from, to;
+};
+
+static void send_all(int fd, const void *bytes, size_t count) {
+    assert_int_equal(write(fd, bytes, count), count);
+}
+
+static void take_all(int fd, void *bytes, size_t count) {
+    for (size_t got = 0; got < count;) {
+        ssize_t n = read(fd, (char *)bytes + got, count - got);
+        assert_true(n > 0);
+        got += (size_t)n;
+    }
+}
+
+enum { LAST_WORDS = 5000 };
+
+/* A worker of rank 2 of 3 in a process of its own: connects, writes its last words to both, tells
+ * so and waits to be killed. */
+static void child_life(const struct setting *setting, int from, int to) {
+    struct node nodes[MOST] = {0};
+    unsigned char bytes[LAST_WORDS];
+    node_create(&nodes[2], setting, good_key, "job", DETECT_MS);
+    send_all(to, nodes[2].endpoint, RF__ENDPOINT_MAX);
+    take_all(from, nodes[0].endpoint, RF__ENDPOINT_MAX);
+    take_all(from, nodes[1].endpoint, RF__ENDPOINT_MAX);
+    node_open(nodes, 2, 3, 1);
+    memset(bytes, 9, sizeof bytes);
+    for (int peer = 0; peer < 2; peer++) {
+        struct iovec part = {bytes, sizeof bytes};
+        wait_for(nodes, 3, &nodes[2].up[peer]);
+        if (nodes[2].net->ops->write(nodes[2].net, peer, &part, 1) != LAST_WORDS) {
+            _exit(1);
+        }
+    }
+    send_all(to, "!", 1);
+    for (;;) {
+        pause();
+    }
+}
+
+static struct child child_start(const struct setting *setting) {
+    int there[2], back[2];
+    assert_int_equal(pipe(there), 0);
+    assert_int_equal(pipe(back), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        child_life(setting, there[0], back[1]);
+        _exit(1);
+    }
+    close(there[0]);
+    close(back[1]);
+    return (struct child){pid, back[0], there[1]};
+}
+
+static void a_killed_worker_is_noticed(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct node nodes[MOST] = {0};
+        struct child child = child_start(&both[t]);
+        char mark;
+        int status;
+        for (int i = 0; i < 2; i++) {
+            node_create(&nodes[i], &both[t], good_key, "job", DETECT_MS);
+            send_all(child.to, nodes[i].endpoint, RF__ENDPOINT_MAX);
+        }
+        take_all(child.from, nodes[2].endpoint, RF__ENDPOINT_MAX);
+        for (int i = 0; i < 2; i++) {
+            node_open(nodes, i, 3, 1);
+        }
+        for (int i = 0; i < 2; i++) {
+            wait_for(nodes, 3, &nodes[i].up[2]);
+            wait_for(nodes, 3, &nodes[i].up[1 - i]);
+        }
+        take_all(child.from, &mark, 1);
+        assert_int_equal(kill(child.pid, SIGKILL), 0);
+        assert_int_equal(waitpid(child.pid, &status, 0), child.pid);
+        for (int i = 0; i < 2; i++) {
+            unsigned char bytes[LAST_WORDS + 1];
+            size_t have = 0;
+            ssize_t n;
+            while ((n = nodes[i].net->ops->read(nodes[i].net, 2, bytes + have,
+                                                sizeof bytes - have)) >= 0) {
+                have += (size_t)n;
+                turn_all(nodes, 3, 0);
+            }
+            assert_int_equal(n, RF_ELOST);
+            assert_int_equal(have, LAST_WORDS);
+            assert_int_equal(bytes[LAST_WORDS - 1], 9);
+            wait_for(nodes, 3, &nodes[i].down[2]);
+            assert_int_equal(nodes[i].error[2].code, RF_ELOST);
+            assert_int_equal(nodes[i].error[2].rank, 2);
+            assert_true(
+                strstr(nodes[i].error[2].text, t ? "closed by peer" : "its process ended") ||
+                (t && strstr(nodes[i].error[2].text, "reset")));
+            assert_int_equal(nodes[i].down[1 - i], 0);
+        }
+        close(child.from);
+        close(child.to);
+        mesh_destroy(nodes, 2);
+    }
+}
+
+/* ---- Who is refused ---- */
+
+/* Rank 1 dials rank 0 with something amiss; returns rank 1's report. Rank 0 stays undisturbed until
+ * its own limit. */
+static struct rf_error refused(const struct setting *setting, const unsigned char *key,
+                               const char *job, uint64_t generation, uint64_t listener_generation) {
+    struct node nodes[MOST] = {0};
+    node_create(&nodes[0], setting, good_key, "job", 30000);
+    node_create(&nodes[1], setting, key, job, 30000);
+    node_open(nodes, 0, 2, listener_generation);
+    node_open(nodes, 1, 2, generation);
+    wait_for(nodes, 2, &nodes[1].down[0]);
+    struct rf_error error = nodes[1].error[0];
+    assert_int_equal(nodes[0].up[1] + nodes[0].down[1] + nodes[1].up[0], 0);
+    assert_int_equal(error.rank, 0);
+    assert_true(error.what[0] && error.where[0] && error.why[0]);
+    mesh_destroy(nodes, 2);
+    return error;
+}
+
+static void the_wrong_are_refused_with_a_reason(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct rf_error error = refused(&both[t], bad_key, "job", 1, 1);
+        assert_int_equal(error.code, RF_EAUTH);
+        assert_non_null(strstr(error.text, "key"));
+        error = refused(&both[t], good_key, "jobs", 1, 1);
+        assert_int_equal(error.code, RF_EAUTH);
+        assert_non_null(strstr(error.text, "'job'"));
+        error = refused(&both[t], good_key, "job", 3, 4);
+        assert_int_equal(error.code, RF_EREVOKED);
+        assert_non_null(strstr(error.text, "generation 4"));
+    }
+}
+
+/* Whoever is early waits for the others: for a listener that has not opened, and for one that is a
+ * generation behind. */
+static void the_early_wait(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct node nodes[MOST] = {0};
+        for (int i = 0; i < 3; i++) {
+            node_create(&nodes[i], &both[t], good_key, "job", 30000);
+        }
+        node_open(nodes, 2, 3, 1);
+        for (int i = 0; i < 50; i++) {
+            turn_all(nodes, 3, RF__MS);
+        }
+        assert_int_equal(nodes[2].up[0] + nodes[2].up[1] + nodes[2].down[0] + nodes[2].down[1], 0);
+        mesh_open(nodes, 3, 1);
+        exchange(nodes, 3, 5, 100000);
+        node_open(nodes, 2, 3, 2); /* a generation ahead */
+        for (int i = 0; i < 50; i++) {
+            turn_all(nodes, 3, RF__MS);
+        }
+        assert_int_equal(nodes[2].up[0] + nodes[2].up[1] + nodes[2].down[0] + nodes[2].down[1], 0);
+        assert_int_equal(nodes[0].down[2], 1);
+        node_open(nodes, 0, 3, 2);
+        node_open(nodes, 1, 3, 2);
+        wait_for(nodes, 3, &nodes[2].up[0]);
+        wait_for(nodes, 3, &nodes[2].up[1]);
+        wait_for(nodes, 3, &nodes[0].up[1]);
+        wait_for(nodes, 3, &nodes[1].up[0]);
+        exchange(nodes, 3, 6, 100000);
+        mesh_destroy(nodes, 3);
+    }
+}
+
+/* Nobody answers: both sides give up, and say where they looked. */
+static void the_absent_are_named(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct node nodes[MOST] = {0};
+        for (int i = 0; i < 3; i++) {
+            node_create(&nodes[i], &both[t], good_key, "job", 100);
+        }
+        node_destroy(&nodes[1]);
+        node_create(&nodes[1], &both[t], good_key, "job", 100);
+        char endpoint[RF__ENDPOINT_MAX];
+        memcpy(endpoint, nodes[1].endpoint, sizeof endpoint);
+        node_destroy(&nodes[1]);
+        memcpy(nodes[1].endpoint, endpoint, sizeof endpoint);
+        node_open(nodes, 0, 3, 1);
+        node_open(nodes, 2, 3, 1);
+        wait_for(nodes, 3, &nodes[0].down[1]);
+        wait_for(nodes, 3, &nodes[2].down[1]);
+        wait_for(nodes, 3, &nodes[0].up[2]);
+        wait_for(nodes, 3, &nodes[2].up[0]);
+        assert_int_equal(nodes[0].error[1].code, RF_ECONNECT);
+        assert_int_equal(nodes[2].error[1].code, RF_ECONNECT);
+        assert_int_equal(nodes[2].error[1].sys_errno, ECONNREFUSED);
+        assert_non_null(strstr(nodes[2].error[1].text, "Connection refused"));
+        assert_non_null(strstr(nodes[2].error[1].where, t ? ":" : "unix:ringfold-"));
+        assert_non_null(strstr(nodes[0].error[1].text, "worker 1"));
+        node_destroy(&nodes[0]);
+        node_destroy(&nodes[2]);
+    }
+}
+
+static void transports_must_agree(void **state) {
+    struct node nodes[MOST] = {0};
+    struct rf_error err = {0};
+    (void)state;
+    node_create(&nodes[0], &both[0], good_key, "job", DETECT_MS);
+    node_create(&nodes[1], &both[1], good_key, "job", DETECT_MS);
+    const char *endpoints[2] = {nodes[0].endpoint, nodes[1].endpoint};
+    struct rf__net_group group = {.generation = 1, .rank = 0, .size = 2, .endpoints = endpoints};
+    assert_int_equal(nodes[0].net->ops->open(nodes[0].net, &group, &err), RF_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "workers 0 and 1"));
+    endpoints[1] = "rf1 host=else/1/2 unix=ringfold-0 tcp=127.0.0.1:9";
+    assert_int_equal(nodes[0].net->ops->open(nodes[0].net, &group, &err), RF_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "different hosts"));
+    endpoints[1] = "nonsense";
+    assert_int_equal(nodes[0].net->ops->open(nodes[0].net, &group, &err), RF_EPROTO);
+    assert_null(nodes[1].net->shared);
+    mesh_destroy(nodes, 2);
+}
+
+static int connect_to(const struct rf__endpoint *endpoint) {
+    struct sockaddr_storage at;
+    socklen_t length = rf__address_to_socket(&endpoint->addresses[0], &at);
+    int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, length), 0);
+    return fd;
+}
+
+/* Port scanners, babblers and the silent, many at once, before and while the mesh comes up. */
+static void strangers_do_not_disturb(void **state) {
+    enum { STRANGERS = 60 };
+    struct setting setting = {.transport = RF_TRANSPORT_TCP, .bind = "127.0.0.1"};
+    struct node nodes[MOST];
+    int fds[STRANGERS], before = open_descriptors();
+    struct rf__rng rng = rf__rng(11, 0, 0);
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        node_create(&nodes[i], &setting, good_key, "job", DETECT_MS);
+    }
+    for (int i = 0; i < STRANGERS; i++) {
+        struct rf__endpoint endpoint;
+        unsigned char bytes[600];
+        assert_int_equal(rf__endpoint_parse(nodes[i % 2].endpoint, &endpoint, NULL), 0);
+        fds[i] = connect_to(&endpoint);
+        for (size_t k = 0; k < sizeof bytes; k++) {
+            bytes[k] = (unsigned char)rf__rng_u64(&rng);
+        }
+        memcpy(bytes, "RFLD\1\0", i % 4 == 1 ? 6 : 0);
+        ssize_t sent =
+            i % 4 == 0 ? 0 : send(fds[i], bytes, i % 4 == 2 ? 1 : sizeof bytes, MSG_NOSIGNAL);
+        assert_true(sent >= 0);
+        if (i % 4 == 3) {
+            close(fds[i]);
+            fds[i] = -1;
+        }
+    }
+    mesh_open(nodes, 3, 1);
+    exchange(nodes, 3, 1, 50000);
+    for (int i = 0; i < STRANGERS; i++) {
+        if (fds[i] >= 0) {
+            close(fds[i]);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(nodes[i].down[k], 0);
+        }
+    }
+    mesh_destroy(nodes, 3);
+    assert_int_equal(open_descriptors(), before);
+}
+
+/* ---- Shared memory ---- */
+
+static void heaps_are_shared(void **state) {
+    static const size_t sizes[] = {1, 100, 65536, 65537, 5 << 20};
+    struct node nodes[MOST];
+    struct setting setting = {.transport = RF_TRANSPORT_AUTO};
+    uint64_t offset, bytes, inside, seen = 0;
+    (void)state;
+    mesh_create(nodes, 3, &setting);
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        size_t size = sizes[i / 2];
+        struct rf__net *owner = nodes[1].net;
+        void *memory = NULL;
+        assert_int_equal(owner->shared->alloc(owner, size, &memory, NULL), 0);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        for (size_t k = 0; k < size; k++) {
+            assert_int_equal(((char *)memory)[k], 0);
+        }
+        assert_int_equal(owner->shared->find(owner, memory, size, &offset, &bytes, &inside), 0);
+        assert_int_equal(inside, 0);
+        assert_true(bytes >= size && offset > seen); /* no place is used twice */
+        seen = offset;
+        assert_int_equal(
+            owner->shared->find(owner, (char *)memory + size - 1, 1, &offset, &bytes, &inside), 0);
+        assert_int_equal(inside, size - 1);
+        assert_int_equal(
+            owner->shared->find(owner, (char *)memory + bytes - 1, 2, &offset, &bytes, &inside),
+            RF_ENOTFOUND);
+        assert_int_equal(
+            nodes[0].net->shared->find(nodes[0].net, memory, size, &offset, &bytes, &inside),
+            RF_ENOTFOUND);
+        ((char *)memory)[size - 1] = 42;
+        for (int peer = 0; peer < 3; peer += 2) {
+            struct rf__net *net = nodes[peer].net;
+            char *there = net->shared->map(net, 1, offset, bytes);
+            assert_non_null(there);
+            assert_ptr_equal(there, net->shared->map(net, 1, offset, bytes));
+            assert_int_equal(there[size - 1], peer ? 43 : 42);
+            there[size - 1]++;
+            assert_null(net->shared->map(net, 1, offset + 4096, bytes));
+            assert_null(net->shared->map(net, 1, offset, (uint64_t)1 << 60));
+            assert_null(net->shared->map(net, 1, UINT64_MAX - 65535, 65536));
+        }
+        assert_int_equal(((char *)memory)[size - 1], 44);
+        assert_ptr_equal(owner->shared->map(owner, 1, offset, bytes), memory);
+        owner->shared->release(owner, memory);
+        assert_int_equal(owner->shared->find(owner, memory, 1, &offset, &bytes, &inside),
+                         RF_ENOTFOUND);
+    }
+    mesh_destroy(nodes, 3);
+}
+
+static void more_blocks_than_views(void **state) {
+    enum { BLOCKS = RF__ARENA_VIEWS + 50 };
+    struct node nodes[MOST];
+    (void)state;
+    mesh_create(nodes, 2, &both[0]);
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        struct rf__net *owner = nodes[0].net, *other = nodes[1].net;
+        void *memory;
+        uint64_t offset, bytes, inside;
+        assert_int_equal(owner->shared->alloc(owner, 4, &memory, NULL), 0);
+        memcpy(memory, &i, 4);
+        assert_int_equal(owner->shared->find(owner, memory, 4, &offset, &bytes, &inside), 0);
+        void *there = other->shared->map(other, 0, offset, bytes);
+        assert_non_null(there);
+        assert_memory_equal(there, &i, 4);
+        owner->shared->release(owner, memory);
+    }
+    mesh_destroy(nodes, 2);
+}
+
+static void boards_are_seen_by_all(void **state) {
+    struct node nodes[MOST];
+    (void)state;
+    mesh_create(nodes, 3, &both[0]);
+    for (uint64_t generation = 1; generation < 4; generation++) {
+        for (int i = 0; i < 3; i++) {
+            unsigned char *own = nodes[i].net->shared->board(nodes[i].net, i);
+            assert_int_equal((uintptr_t)own % 64, 0);
+            for (int k = 0; k < RF__BOARD_BYTES; k++) {
+                assert_int_equal(own[k], 0); /* zeroed by each open */
+            }
+            memset(own, i + 1, RF__BOARD_BYTES);
+        }
+        for (int i = 0; i < 9; i++) {
+            const unsigned char *board = nodes[i / 3].net->shared->board(nodes[i / 3].net, i % 3);
+            assert_int_equal(board[0], i % 3 + 1);
+            assert_int_equal(board[RF__BOARD_BYTES - 1], i % 3 + 1);
+        }
+        mesh_open(nodes, 3, generation + 1);
+    }
+    nodes[0].net->ops->shutdown(nodes[0].net, 1);
+    assert_null(nodes[0].net->shared->board(nodes[0].net, 1));
+    mesh_destroy(nodes, 3);
+}
+
+/* A peer that writes nonsense into the positions is found out, and nothing is read outside the
+ * mapping. */
+static void nonsense_in_a_ring_ends_the_link(void **state) {
+    (void)state;
+    for (int what = 0; what < 2; what++) {
+        struct node nodes[MOST];
+        char byte = 0;
+        struct iovec part = {&byte, 1};
+        mesh_create(nodes, 2, &both[0]);
+        struct rf__os_net *net = (struct rf__os_net *)nodes[1].net;
+        /* Rank 1 spoils the head of its own ring, or the tail of the ring that it reads. */
+        char *base = what ? net->links[0].in.base + 64 : net->links[0].out.base;
+        memset(base, 0xa5, 8);
+        ssize_t n = 0;
+        for (int i = 0; i < 100 && n >= 0; i++) {
+            char room[65536] = {0};
+            struct iovec much = {room, sizeof room};
+            n = what ? nodes[0].net->ops->write(nodes[0].net, 1, &much, 1)
+                     : nodes[0].net->ops->read(nodes[0].net, 1, &byte, 1);
+        }
+        assert_int_equal(n, RF_ELOST);
+        wait_for(nodes, 2, &nodes[0].down[1]);
+        assert_int_equal(nodes[0].error[1].code, RF_EPROTO);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), RF_ELOST);
+        mesh_destroy(nodes, 2);
+    }
+}
+
+/* ---- Waking ---- */
+
+struct worker {
+    struct node *node;
+    int peer;
+    uint64_t sent, received, total;
+    bool answers; /* sends only what it has received before */
+};
+
+/* One turn of a worker; true if anything moved. */
+static bool worker_turn(struct worker *w) {
+    static const size_t most = 50000;
+    unsigned char bytes[50000];
+    struct rf__net *net = w->node->net;
+    struct rf__net_event event;
+    int own = 1 - w->peer;
+    bool moved = net->ops->pump(net, rf__now()) > 0;
+    while (net->ops->next_event(net, &event)) {
+        moved = true;
+    }
+    ssize_t n = w->received < w->total ? net->ops->read(net, w->peer, bytes, most) : 0;
+    for (ssize_t i = 0; i < n; i++) {
+        if (bytes[i] != expected(w->peer, own, w->received + (uint64_t)i)) {
+            abort();
+        }
+    }
+    w->received += n > 0 ? (uint64_t)n : 0;
+    moved = moved || n > 0;
+    uint64_t allowed = w->answers ? w->received : w->total;
+    size_t count = allowed > w->sent ? (size_t)(allowed - w->sent) : 0;
+    count = count < most ? count : most;
+    for (size_t i = 0; i < count; i++) {
+        bytes[i] = expected(own, w->peer, w->sent + i);
+    }
+    struct iovec part = {bytes, count};
+    n = count ? net->ops->write(net, w->peer, &part, 1) : 0;
+    w->sent += n > 0 ? (uint64_t)n : 0;
+    return moved || n > 0;
+}
+
+/* Sleeps, without limit, whenever nothing moves: a lost wake-up hangs here. */
+static void *worker_run(void *context) {
+    struct worker *w = context;
+    struct rf__net *net = w->node->net;
+    while (w->sent < w->total || w->received < w->total) {
+        if (worker_turn(w)) {
+            continue;
+        }
+        net->ops->sleep(net, true);
+        if (!worker_turn(w) && (w->sent < w->total || w->received < w->total)) {
+            rf__poller_collect(w->node->poller, -1);
+        }
+        net->ops->sleep(net, false);
+        rf__poller_dispatch(w->node->poller);
+    }
+    return NULL;
+}
+
+static void nobody_sleeps_for_ever(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (int lockstep = 0; lockstep < 2; lockstep++) {
+            struct node nodes[MOST];
+            struct worker workers[2] = {0};
+            pthread_t threads[2];
+            mesh_create(nodes, 2, &both[t]);
+            for (int i = 0; i < 2; i++) {
+                workers[i] = (struct worker){
+                    .node = &nodes[i], .peer = 1 - i, .total = lockstep ? 3000000 : 20000000};
+                workers[i].answers = lockstep && i;
+                assert_int_equal(pthread_create(&threads[i], NULL, worker_run, &workers[i]), 0);
+            }
+            for (int i = 0; i < 2; i++) {
+                assert_int_equal(pthread_join(threads[i], NULL), 0);
+                assert_int_equal(workers[i].received, workers[i].total);
+            }
+            mesh_destroy(nodes, 2);
+        }
+    }
+}
+
+enum { ROUNDS = 5000 };
+
+struct player {
+    struct node *node;
+    int own;
+};
+
+/* Two ranks count up in turn on their boards, sleeping between. */
+static void *player_run(void *context) {
+    struct player *p = context;
+    struct rf__net *net = p->node->net;
+    _Atomic uint64_t *own = net->shared->board(net, p->own),
+                     *other = net->shared->board(net, 1 - p->own);
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        uint64_t wanted = p->own ? round : round - 1;
+        while (atomic_load_explicit(other, memory_order_acquire) < wanted) {
+            net->ops->sleep(net, true);
+            if (atomic_load_explicit(other, memory_order_acquire) < wanted) {
+                rf__poller_collect(p->node->poller, -1);
+            }
+            net->ops->sleep(net, false);
+            rf__poller_dispatch(p->node->poller);
+        }
+        atomic_store_explicit(own, round, memory_order_release);
+        net->shared->notify(net, 1 - p->own);
+    }
+    return NULL;
+}
+
+static void notify_wakes_a_sleeper(void **state) {
+    struct node nodes[MOST];
+    struct player players[2];
+    pthread_t threads[2];
+    (void)state;
+    mesh_create(nodes, 2, &both[0]);
+    for (int i = 0; i < 2; i++) {
+        players[i] = (struct player){&nodes[i], i};
+        assert_int_equal(pthread_create(&threads[i], NULL, player_run, &players[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+    mesh_destroy(nodes, 2);
+}
+
+/* ---- Without memory ---- */
+
+static void every_failed_allocation_is_survived(void **state) {
+    struct rf__poller *poller;
+    struct rf__net_options options = {.job = "job", .key = good_key, .key_bytes = 16};
+    int before = open_descriptors();
+    bool clean = false;
+    (void)state;
+    for (long k = 0; !clean; k++) {
+        struct rf__net *net = NULL;
+        struct rf_error err = {0};
+        char endpoint[RF__ENDPOINT_MAX];
+        void *memory;
+        assert_int_equal(rf__poller_create(&poller, NULL), 0);
+        rf__alloc_fail_after(k);
+        int rc = rf__net_create(&options, poller, &net, &err);
+        if (!rc) {
+            const char *endpoints[2] = {endpoint, "rf1 host=h unix=- tcp=127.0.0.1:1"};
+            struct rf__net_group group = {
+                .generation = 1, .rank = 0, .size = 2, .endpoints = endpoints};
+            assert_int_equal(net->ops->endpoint(net, endpoint, sizeof endpoint, NULL), 0);
+            rc = net->ops->open(net, &group, &err);
+            rc = rc ? rc : net->shared->alloc(net, 10, &memory, &err);
+        }
+        rf__alloc_fail_after(-1);
+        assert_true(rc == 0 || (rc == RF_ENOMEM && err.code == RF_ENOMEM));
+        clean = rc == 0;
+        if (net) {
+            net->ops->destroy(net);
+        }
+        rf__poller_destroy(poller);
+        assert_int_equal(open_descriptors(), before);
+        assert_true(k < 100);
+    }
+}
+
 int main(void) {
-    (void)bad_key;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shm_streams_are_exact),
         cmocka_unit_test(tcp_streams_are_exact),
+        cmocka_unit_test(v6_alone_is_enough),
+        cmocka_unit_test(the_end_comes_last),
+        cmocka_unit_test(the_end_is_told_to_those_who_do_not_read),
+        cmocka_unit_test(a_killed_worker_is_noticed),
+        cmocka_unit_test(the_wrong_are_refused_with_a_reason),
+        cmocka_unit_test(the_early_wait),
+        cmocka_unit_test(the_absent_are_named),
+        cmocka_unit_test(transports_must_agree),
+        cmocka_unit_test(strangers_do_not_disturb),
+        cmocka_unit_test(heaps_are_shared),
+        cmocka_unit_test(more_blocks_than_views),
+        cmocka_unit_test(boards_are_seen_by_all),
+        cmocka_unit_test(nonsense_in_a_ring_ends_the_link),
+        cmocka_unit_test(nobody_sleeps_for_ever),
+        cmocka_unit_test(notify_wakes_a_sleeper),
+        cmocka_unit_test(every_failed_allocation_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,41 @@
+/* The run folder: run.json, events.jsonl, logs/g1/RANK.{out,err}, and error.json once there was
+ * trouble. */
+#ifndef RF_CLI_RUN_FOLDER_H
+#define RF_CLI_RUN_FOLDER_H
+
+#include "run_options.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <ringfold/error.h>
+
+struct run_folder {
+    char shown[PATH_MAX];    /* as the user gave it, or runs/NAME-TIME */
+    char absolute[PATH_MAX]; /* for workers, which may change their folder */
+    int fd;                  /* of the folder; -1 before it is made */
+    int events_fd;
+    bool write_failed; /* an event or a file was lost */
+};
+
+/* Makes the folder, its logs/g1 and, for a name of its own choice, the link runs/latest. RF_EIO
+ * with the path; RF_EUSAGE where --run-dir holds another run. */
+RF_MUST_CHECK int run_folder_create(struct run_folder *folder, const struct run_options *options,
+                                    struct rf_error *err);
+void run_folder_close(struct run_folder *folder);
+
+/* Every setting with its source, versions, host and command. */
+RF_MUST_CHECK int run_folder_describe(struct run_folder *folder, const struct run_options *options,
+                                      const char *store_uri, struct rf_error *err);
+
+/* A new, empty log; `kind` is "out" or "err". Returns the descriptor or RF_EIO. */
+RF_MUST_CHECK int run_folder_open_log(const struct run_folder *folder, int rank, const char *kind,
+                                      struct rf_error *err);
+
+/* One line of events.jsonl: time and name are put in front of the members of `event`, which is
+ * taken over. Returns the line, without its end, for the caller to free; NULL without memory. */
+char *run_folder_event(struct run_folder *folder, const char *name, json_t *event);
+
+/* error.json; `report` is borrowed. */
+void run_folder_error(struct run_folder *folder, json_t *report);
+
+#endif

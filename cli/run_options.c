@@ -1,0 +1,572 @@
+/* Reading the settings of `ringfold run`.
+ *
+ * argp collects the flags as text; then each setting takes its flag, else its variable, else its
+ * default, and is turned into a value. Spellings of other launchers are aliases here, so that
+ * nothing else knows of them. */
+#include "run_options.h"
+
+#include "format.h"
+#include "report.h"
+
+#include <argp.h>
+#include <ctype.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sysexits.h>
+
+static const struct setting {
+    const char *name, *variable, *flag_source, *variable_source, *standard;
+} settings[] = {
+#define RF_X(NAME, flag, standard, argument, help)                                                 \
+    {flag, "RINGFOLD_" #NAME, "flag --" flag, "variable RINGFOLD_" #NAME, standard},
+    RUN_SETTING_LIST(RF_X)
+#undef RF_X
+};
+
+/* Keys of flags that are no setting. Settings have KEY_SETTING + their number. */
+enum {
+    KEY_SETTING = 0x200,
+    KEY_PER_HOST = 0x300,
+    KEY_HOSTS,
+    KEY_HOST_RANK,
+    KEY_RESTARTS,
+    KEY_JOIN,
+    KEY_MODULE,
+    KEY_DRY_RUN,
+    KEY_EXPLAIN,
+    KEY_STANDALONE,
+    KEY_IGNORED = 0x400 /* + the index in `ignored` */
+};
+
+/* Flags of torchrun that ask for something that is always so here, or that does not exist. */
+static const char *const ignored[] = {
+    "--rdzv-backend",      "--rdzv-endpoint",    "--rdzv-conf", "--master-addr",
+    "--master-port",       "--monitor-interval", "--role",      "--start-method",
+    "--log-dir",           "--redirects",        "--tee",       "--local-addr",
+    "--event-log-handler", "--no-python"};
+
+#define ALIAS(text)                                                                                \
+    { text, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 }
+#define IGNORED(text, index, argument)                                                             \
+    { text, KEY_IGNORED + (index), argument, OPTION_HIDDEN, NULL, 0 }
+
+static const struct argp_option flags[] = {
+#define RF_X(NAME, flag, standard, argument, help)                                                 \
+    {flag, KEY_SETTING + RUN_##NAME, argument, 0, help, 0},
+    RUN_SETTING_LIST(RF_X)
+#undef RF_X
+        {NULL, 'n', "N", 0, "As --workers; so is -np", 0},
+    {"nproc-per-node", KEY_PER_HOST, "N", 0, "Workers on each host; auto: one for each core", 0},
+    {"ppn", 0, NULL, OPTION_ALIAS, NULL, 0},
+    {NULL, 'x', "NAME[=VALUE]", 0, "Set a variable for the workers (without a value: insist on it)",
+     0},
+    {NULL, 'q', NULL, 0, "As --quiet", 0},
+    {NULL, 'v', NULL, 0, "As --verbose", 0},
+    {"dry-run", KEY_DRY_RUN, NULL, 0, "Show what would be started, and start nothing", 0},
+    {"explain", KEY_EXPLAIN, NULL, 0, "Show every setting and the place it came from", 0},
+    {"join", KEY_JOIN, "HOST:PORT", OPTION_HIDDEN, NULL, 0},
+    {"nproc_per_node", KEY_PER_HOST, "N", OPTION_HIDDEN, NULL, 0},
+    {"nnodes", KEY_HOSTS, "N", OPTION_HIDDEN, NULL, 0},
+    {"node-rank", KEY_HOST_RANK, "N", OPTION_HIDDEN, NULL, 0},
+    ALIAS("node_rank"),
+    {"max-restarts", KEY_RESTARTS, "N", OPTION_HIDDEN, NULL, 0},
+    ALIAS("max_restarts"),
+    {"module", KEY_MODULE, NULL, OPTION_HIDDEN, NULL, 0},
+    {NULL, 'm', NULL, OPTION_HIDDEN, NULL, 0},
+    {"standalone", KEY_STANDALONE, NULL, OPTION_HIDDEN, NULL, 0},
+    {"rdzv-id", KEY_SETTING + RUN_JOB, "NAME", OPTION_HIDDEN, NULL, 0},
+    ALIAS("rdzv_id"),
+    {"local-ranks-filter", KEY_SETTING + RUN_SHOW, "RANKS", OPTION_HIDDEN, NULL, 0},
+    ALIAS("local_ranks_filter"),
+    {"key_file", KEY_SETTING + RUN_KEY_FILE, "FILE", OPTION_HIDDEN, NULL, 0},
+    {"start_timeout", KEY_SETTING + RUN_START_TIMEOUT, "TIME", OPTION_HIDDEN, NULL, 0},
+    {"run_dir", KEY_SETTING + RUN_RUN_DIR, "DIR", OPTION_HIDDEN, NULL, 0},
+    IGNORED("rdzv-backend", 0, "NAME"),
+    ALIAS("rdzv_backend"),
+    IGNORED("rdzv-endpoint", 1, "HOST:PORT"),
+    ALIAS("rdzv_endpoint"),
+    IGNORED("rdzv-conf", 2, "TEXT"),
+    ALIAS("rdzv_conf"),
+    IGNORED("master-addr", 3, "HOST"),
+    ALIAS("master_addr"),
+    IGNORED("master-port", 4, "PORT"),
+    ALIAS("master_port"),
+    IGNORED("monitor-interval", 5, "TIME"),
+    ALIAS("monitor_interval"),
+    IGNORED("role", 6, "NAME"),
+    IGNORED("start-method", 7, "NAME"),
+    ALIAS("start_method"),
+    IGNORED("log-dir", 8, "DIR"),
+    ALIAS("log_dir"),
+    IGNORED("redirects", 9, "WHICH"),
+    IGNORED("tee", 10, "WHICH"),
+    IGNORED("local-addr", 11, "HOST"),
+    ALIAS("local_addr"),
+    IGNORED("event-log-handler", 12, "NAME"),
+    ALIAS("event_log_handler"),
+    IGNORED("no-python", 13, NULL),
+    ALIAS("no_python"),
+    {0}};
+
+/* What argp has collected. */
+struct flags_seen {
+    struct run_options *options;
+    const char *text[RUN_SETTING_COUNT];
+    const char *per_host, *hosts, *host_rank, *restarts, *join;
+    bool module;
+};
+
+static int usage_error(const char *next, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static int usage_error(const char *next, const char *format, ...) {
+    struct rf_error err = {.code = RF_EUSAGE, .rank = -1};
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(err.text, sizeof err.text, format, arguments);
+    va_end(arguments);
+    snprintf(err.next, sizeof err.next, "%s", next ? next : "ringfold run --help");
+    report_error(&err);
+    return EX_USAGE;
+}
+
+static error_t parse_flag(int key, char *argument, struct argp_state *state) {
+    struct flags_seen *seen = state->input;
+    struct run_options *options = seen->options;
+
+    switch (key) {
+    case 'n':
+        if (argument[0] == 'p') { /* -np N, -npN */
+            argument = argument[1] ? argument + 1 : state->argv[state->next];
+            if (!argument) {
+                argp_error(state, "option '-np' needs a number");
+                return EINVAL;
+            }
+            state->next += argument == state->argv[state->next];
+        }
+        seen->text[RUN_WORKERS] = argument;
+        return 0;
+    case 'q':
+        seen->text[RUN_QUIET] = "yes";
+        return 0;
+    case 'v':
+        seen->text[RUN_VERBOSE] = "yes";
+        return 0;
+    case 'x':
+        if (options->export_count == RUN_MAX_EXPORTS) {
+            argp_error(state, "more than %d times '-x'", RUN_MAX_EXPORTS);
+            return E2BIG;
+        }
+        options->exports[options->export_count++] = argument;
+        return 0;
+    case KEY_PER_HOST:
+        seen->per_host = argument;
+        return 0;
+    case KEY_HOSTS:
+        seen->hosts = argument;
+        return 0;
+    case KEY_HOST_RANK:
+        seen->host_rank = argument;
+        return 0;
+    case KEY_RESTARTS:
+        seen->restarts = argument;
+        return 0;
+    case KEY_JOIN:
+        seen->join = argument;
+        return 0;
+    case KEY_MODULE:
+    case 'm':
+        seen->module = true;
+        return 0;
+    case KEY_DRY_RUN:
+        options->dry_run = true;
+        return 0;
+    case KEY_EXPLAIN:
+        options->explain = true;
+        return 0;
+    case KEY_STANDALONE:
+        return 0;
+    case ARGP_KEY_ARG: /* the program; everything after it is its own */
+        options->program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        if (key >= KEY_SETTING && key < KEY_SETTING + RUN_SETTING_COUNT) {
+            seen->text[key - KEY_SETTING] = argument ? argument : "yes";
+            return 0;
+        }
+        if (key >= KEY_IGNORED && key < KEY_IGNORED + (int)(sizeof ignored / sizeof ignored[0])) {
+            if (options->note_count < RUN_MAX_NOTES) {
+                options->notes[options->note_count++] = ignored[key - KEY_IGNORED];
+            }
+            return 0;
+        }
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    flags,
+    parse_flag,
+    "[--] PROGRAM [ARGUMENTS]",
+    "Start workers on this host, show what they write, and end them together.\v"
+    "Each flag's variable is RINGFOLD_ and its name, as RINGFOLD_START_TIMEOUT. Times have a unit: "
+    "500ms, 3s, 5m. The spellings of torchrun are accepted.\n\n"
+    "Ctrl-C: finish the step, save and stop. Twice: stop now. Three times: kill.\n\n"
+    "  ringfold run -n 4 -- ringfold train --model mlp --data data/mnist",
+    NULL,
+    NULL,
+    NULL};
+
+/* --workers N or MIN:MAX; elastic jobs have to wait. */
+static int read_workers(const char *text, int *workers) {
+    const char *colon = strchr(text, ':');
+    char first[16];
+    int least;
+
+    if (!colon) {
+        if (parse_int(text, 1, RF_MAX_LOCAL_RANKS, workers)) {
+            return usage_error(NULL, "--workers '%s' is not a number from 1 to %d", text,
+                               RF_MAX_LOCAL_RANKS);
+        }
+        return 0;
+    }
+    snprintf(first, sizeof first, "%.*s", (int)(colon - text), text);
+    if (parse_int(first, 1, RF_MAX_LOCAL_RANKS, &least) ||
+        parse_int(colon + 1, 1, RF_MAX_LOCAL_RANKS, workers) || least > *workers) {
+        return usage_error(NULL, "--workers '%s' is not MIN:MAX with 1 <= MIN <= MAX <= %d", text,
+                           RF_MAX_LOCAL_RANKS);
+    }
+    if (least < *workers) {
+        char next[64];
+        snprintf(next, sizeof next, "ringfold run --workers %d ...", *workers);
+        return usage_error(
+            next, "--workers %s: a job that goes on with fewer workers is not there yet", text);
+    }
+    return 0;
+}
+
+static int count_cores(void) {
+    cpu_set_t allowed;
+
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed)) {
+        return 1;
+    }
+    return CPU_COUNT(&allowed) > 0 ? CPU_COUNT(&allowed) : 1;
+}
+
+/* --nproc-per-node: on one host the same as --workers. */
+static int read_per_host(struct run_options *options, const struct flags_seen *seen) {
+    struct run_value *value = &options->values[RUN_WORKERS];
+    int count = options->cores;
+
+    if (!seen->per_host) {
+        return 0;
+    }
+    if (!strcmp(seen->per_host, "auto") || !strcmp(seen->per_host, "cpu")) {
+        count = count > RF_MAX_LOCAL_RANKS ? RF_MAX_LOCAL_RANKS : count;
+    } else if (parse_int(seen->per_host, 1, RF_MAX_LOCAL_RANKS, &count)) {
+        return usage_error(NULL, "--nproc-per-node '%s' is neither auto nor a number from 1 to %d",
+                           seen->per_host, RF_MAX_LOCAL_RANKS);
+    }
+    if (seen->text[RUN_WORKERS] && count != options->workers) {
+        return usage_error("give one of the two",
+                           "--workers %d and --nproc-per-node %d do not agree on one host",
+                           options->workers, count);
+    }
+    options->workers = count;
+    snprintf(options->text_room, sizeof options->text_room, "%d", count);
+    *value = (struct run_value){options->text_room, "flag --nproc-per-node"};
+    return 0;
+}
+
+/* What belongs to several hosts, or to workers that come back. */
+static int refuse_what_is_missing(struct run_options *options, const struct flags_seen *seen) {
+    if (seen->join) {
+        return usage_error("start all workers on one host",
+                           "--join: several hosts are not there yet");
+    }
+    if (seen->hosts && strcmp(seen->hosts, "1") && strcmp(seen->hosts, "1:1")) {
+        return usage_error("start all workers on one host",
+                           "--nnodes %s: several hosts are not there yet", seen->hosts);
+    }
+    if (seen->host_rank && strcmp(seen->host_rank, "0")) {
+        return usage_error("start all workers on one host",
+                           "--node-rank %s: several hosts are not there yet", seen->host_rank);
+    }
+    if (seen->module) {
+        return usage_error("ringfold run ... -- python3 -m MODULE",
+                           "-m: the program is started as it is, so it has to be python3");
+    }
+    if (seen->restarts && strcmp(seen->restarts, "0") && options->note_count < RUN_MAX_NOTES) {
+        options->notes[options->note_count++] = "--max-restarts";
+    }
+    return 0;
+}
+
+static int read_switch(const struct run_options *options, enum run_setting setting, bool *out) {
+    static const char *const yes[] = {"1", "yes", "true", "on"};
+    static const char *const no[] = {"", "0", "no", "false", "off"};
+    const char *text = options->values[setting].text;
+
+    for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++) {
+        if (!strcmp(text, yes[i])) {
+            *out = true;
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < sizeof no / sizeof no[0]; i++) {
+        if (!strcmp(text, no[i])) {
+            *out = false;
+            return 0;
+        }
+    }
+    return usage_error(NULL, "%s '%s' is neither yes nor no", settings[setting].variable, text);
+}
+
+static int read_duration(const struct run_options *options, enum run_setting setting, int *out_ms) {
+    const char *text = options->values[setting].text;
+
+    if (parse_duration_ms(text, out_ms) || *out_ms < 1) {
+        return usage_error(NULL, "--%s '%s' is not a time as 500ms, 3s or 5m",
+                           settings[setting].name, text);
+    }
+    return 0;
+}
+
+/* "all", "none" or "0,3-5". */
+static int read_show(struct run_options *options) {
+    const char *text = options->values[RUN_SHOW].text;
+    bool all = !strcmp(text, "all");
+
+    for (int rank = 0; rank < options->workers; rank++) {
+        options->shown[rank] = all;
+    }
+    if (all || !strcmp(text, "none")) {
+        return 0;
+    }
+    const char *at = text;
+    for (;;) {
+        char *end;
+        long first = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
+        long last = first;
+        if (first < 0) {
+            break;
+        }
+        if (*end == '-') {
+            at = end + 1;
+            last = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
+        }
+        if (last < first || last >= options->workers) {
+            break;
+        }
+        for (long rank = first; rank <= last; rank++) {
+            options->shown[rank] = true;
+        }
+        if (!*end) {
+            return 0;
+        }
+        if (*end != ',') {
+            break;
+        }
+        at = end + 1;
+    }
+    return usage_error(NULL, "--show '%s' is not all, none or a list of ranks below %d", text,
+                       options->workers);
+}
+
+static int read_choices(struct run_options *options) {
+    const char *prefix = options->values[RUN_PREFIX].text;
+    const char *threads = options->values[RUN_THREADS].text;
+    const char *bind_to = options->values[RUN_BIND].text;
+    const char *transport = options->values[RUN_TRANSPORT].text;
+    const char *algorithm = options->values[RUN_ALGORITHM].text;
+    enum rf_algorithm known;
+
+    if (strcmp(prefix, "auto") && strcmp(prefix, "none")) {
+        return usage_error(NULL, "--prefix '%s' is neither auto nor none", prefix);
+    }
+    options->prefix = !strcmp(prefix, "auto") && options->workers > 1;
+    if (strcmp(threads, "auto") && parse_int(threads, 1, 4096, &options->threads)) {
+        return usage_error(NULL, "--threads '%s' is neither auto nor a number from 1 to 4096",
+                           threads);
+    }
+    if (!strcmp(bind_to, "core")) {
+        options->bind = RUN_BIND_CORE;
+    } else if (!strcmp(bind_to, "numa")) {
+        return usage_error("ringfold run --bind core ...", "--bind numa is not there yet");
+    } else if (strcmp(bind_to, "none")) {
+        return usage_error(NULL, "--bind '%s' is neither none nor core", bind_to);
+    }
+    if (strcmp(transport, "auto") && strcmp(transport, "shm") && strcmp(transport, "tcp")) {
+        return usage_error(NULL, "--transport '%s' is not auto, shm or tcp", transport);
+    }
+    if (rf_algorithm_parse(algorithm, &known)) {
+        return usage_error("ringfold plan --help  lists the algorithms",
+                           "--algorithm '%s' is not known", algorithm);
+    }
+    return 0;
+}
+
+static bool name_character(char c) {
+    return isalnum((unsigned char)c) || c == '.' || c == '_' || c == '-';
+}
+
+/* Whether the word, but for a version at its end, is a program that runs what its first argument
+ * names. */
+static bool is_interpreter(const char *word) {
+    static const char *const names[] = {"ringfold", "python", "sh", "bash"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        size_t length = strlen(names[i]);
+        if (!strncmp(word, names[i], length) &&
+            !word[length + strspn(word + length, "0123456789.")]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *last_component(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* The program's name without its ending, or that of the script which an interpreter runs ("ringfold
+ * train": "train"). */
+static void read_name(struct run_options *options) {
+    const char *word = last_component(options->program[0]);
+    size_t at = 0;
+
+    if (is_interpreter(word) && options->program[1] && options->program[1][0] != '-') {
+        word = last_component(options->program[1]);
+    }
+    const char *dot = strrchr(word, '.');
+    for (; word[at] && at + 1 < sizeof options->name && (!at || word + at != dot); at++) {
+        options->name[at] = word[at];
+        if (!name_character(word[at]) || (!at && (word[at] == '.' || word[at] == '-'))) {
+            options->name[at] = '_';
+        }
+    }
+    options->name[at] = '\0';
+}
+
+static int read_job(struct run_options *options) {
+    struct run_value *value = &options->values[RUN_JOB];
+
+    if (!value->text[0]) {
+        unsigned char noise[4] = {0};
+        if (getrandom(noise, sizeof noise, 0) != (ssize_t)sizeof noise) {
+            return usage_error("give the job a name with --job", "no random numbers are to be had");
+        }
+        snprintf(options->job, sizeof options->job, "%s-%02x%02x%02x%02x", options->name, noise[0],
+                 noise[1], noise[2], noise[3]);
+        *value = (struct run_value){options->job, "derived"};
+        return 0;
+    }
+    size_t length = strlen(value->text);
+    bool valid = length < sizeof options->job;
+    for (size_t i = 0; valid && i < length; i++) {
+        valid = name_character(value->text[i]);
+    }
+    if (!valid) {
+        return usage_error(NULL,
+                           "--job '%s' may have letters, digits, '.', '_', '-', and at most %d of "
+                           "them",
+                           value->text, RF_MAX_JOB_NAME - 1);
+    }
+    memcpy(options->job, value->text, length + 1);
+    return 0;
+}
+
+static int check_exports(const struct run_options *options) {
+    static const char *const reserved[] = {
+        "RINGFOLD_",        "RANK",        "WORLD_SIZE", "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+
+    for (int i = 0; i < options->export_count; i++) {
+        const char *text = options->exports[i];
+        size_t length = strcspn(text, "=");
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)(length < 63 ? length : 63), text);
+        if (!length) {
+            return usage_error(NULL, "-x '%s' is not NAME or NAME=VALUE", text);
+        }
+        for (size_t k = 0; k < sizeof reserved / sizeof reserved[0]; k++) {
+            if (!strcmp(name, reserved[k]) || (!k && !strncmp(name, reserved[0], 9))) {
+                return usage_error(NULL, "-x %s: this variable is the launcher's", name);
+            }
+        }
+        if (!text[length] && (length >= sizeof name || !getenv(name))) {
+            return usage_error(NULL, "-x %s: there is no such variable to pass on", name);
+        }
+    }
+    return 0;
+}
+
+/* Inside a worker of another run the RINGFOLD_* variables are that run's, not the user's wishes. */
+static void resolve(struct run_options *options, const struct flags_seen *seen) {
+    bool nested = getenv("RINGFOLD_RANK") != NULL;
+
+    for (int i = 0; i < RUN_SETTING_COUNT; i++) {
+        const char *variable = nested ? NULL : getenv(settings[i].variable);
+        if (seen->text[i]) {
+            options->values[i] = (struct run_value){seen->text[i], settings[i].flag_source};
+        } else if (variable && variable[0]) {
+            options->values[i] = (struct run_value){variable, settings[i].variable_source};
+        } else {
+            options->values[i] = (struct run_value){settings[i].standard, "default"};
+        }
+    }
+}
+
+int run_options_read(struct run_options *options, int argc, char **argv) {
+    struct flags_seen seen = {.options = options};
+    int status = 0;
+
+    *options = (struct run_options){.cores = count_cores()};
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &seen)) {
+        return EX_USAGE;
+    }
+    resolve(options, &seen);
+    if ((status = refuse_what_is_missing(options, &seen)) ||
+        (status = read_workers(options->values[RUN_WORKERS].text, &options->workers)) ||
+        (status = read_per_host(options, &seen)) ||
+        (status = read_duration(options, RUN_DETECT, &options->detect_ms)) ||
+        (status = read_duration(options, RUN_START_TIMEOUT, &options->start_timeout_ms)) ||
+        (status = read_duration(options, RUN_GRACE, &options->grace_ms)) ||
+        (status = read_switch(options, RUN_QUIET, &options->quiet)) ||
+        (status = read_switch(options, RUN_VERBOSE, &options->verbose)) ||
+        (status = read_switch(options, RUN_JSON, &options->json)) ||
+        (status = read_show(options)) || (status = read_choices(options)) ||
+        (status = check_exports(options))) {
+        return status;
+    }
+    if (!options->program) {
+        return usage_error("ringfold run -n 4 -- PROGRAM", "which program? none was given");
+    }
+    if (options->values[RUN_STORE].text[0] && !options->values[RUN_KEY_FILE].text[0]) {
+        return usage_error("ringfold run --store URI --key-file FILE ...",
+                           "--store needs --key-file: the store's key is not known here");
+    }
+    read_name(options);
+    return read_job(options);
+}
+
+const char *run_setting_name(enum run_setting setting) {
+    return settings[setting].name;
+}
+
+void run_options_explain(const struct run_options *options) {
+    for (int i = 0; i < RUN_SETTING_COUNT; i++) {
+        const struct run_value *value = &options->values[i];
+        printf("%-14s %-24s %s\n", settings[i].name, value->text[0] ? value->text : "-",
+               value->source);
+    }
+}

@@ -1,0 +1,79 @@
+/* Worker processes: started in their own process groups, watched, and never left behind.
+ *
+ * Each worker dies with the launcher by its parent-death signal. For the processes that it has
+ * started itself there is the guard: a process that waits for the launcher's end of a pipe to close
+ * and then kills every group it was told of. */
+#ifndef RF_CLI_RUN_WORKER_H
+#define RF_CLI_RUN_WORKER_H
+
+#include "run_output.h"
+
+#include <ringfold/error.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+struct run_guard {
+    pid_t pid;
+    int fd;
+};
+
+RF_MUST_CHECK int run_guard_start(struct run_guard *guard, struct rf_error *err);
+
+/* Ends the guard; groups that it still knows of are killed. */
+void run_guard_stop(struct run_guard *guard);
+
+enum run_worker_state {
+    WORKER_NONE, /* not started */
+    WORKER_RUNNING,
+    WORKER_DRAINING, /* ended, not yet waited for (so its group keeps its number); output may come
+                      */
+    WORKER_KILLED,   /* its group was killed; the rest of the output is read */
+    WORKER_DONE
+};
+
+struct run_worker {
+    enum run_worker_state state;
+    int rank;
+    pid_t pid;
+    int64_t started_ns, ended_ns;
+    int64_t drain_deadline_ns;
+    int signal; /* that ended it, or 0 */
+    int status; /* its exit status where signal is 0 */
+    int order;  /* 1, 2, …: in which the ends were seen */
+    bool told;  /* TERM or KILL was sent to it before its end was seen */
+    struct stream out, err;
+};
+
+/* What all workers have in common. */
+struct run_launch {
+    const char *path; /* what is executed, looked up in PATH where it has no slash */
+    char **argv;
+    struct run_guard *guard;
+    sigset_t signals;         /* the mask to give back */
+    struct rlimit open_files; /* likewise */
+};
+
+/* Starts a worker whose streams are set up but for their descriptors. `cores` may be NULL. Where
+ * the program cannot be executed, *exec_errno says why and the result is RF_EWORKER. */
+RF_MUST_CHECK int run_worker_start(struct run_worker *worker, const struct run_launch *launch,
+                                   char **environment, int key_fd, const cpu_set_t *cores,
+                                   int *exec_errno, struct rf_error *err);
+
+/* Whether it has ended since the last look; then signal and status are set, and it is DRAINING. */
+bool run_worker_ended(struct run_worker *worker);
+
+/* To the whole group, if there is one. */
+void run_worker_signal(struct run_worker *worker, int signal);
+
+/* Waits for the ended worker's process: its number is free again afterwards. */
+void run_worker_reap(struct run_worker *worker, const struct run_guard *guard);
+
+/* Ended with 0, or with 75, stopped on request. */
+bool run_worker_ended_well(const struct run_worker *worker);
+
+/* As shells have it: the status, or 128 and the signal. */
+int run_worker_exit_code(const struct run_worker *worker);
+
+#endif

@@ -1,0 +1,576 @@
+/* The store over real sockets: server and clients in one process and one thread, so that every
+ * interleaving is the test's choice; and the journal as a file that is cut, damaged and full. */
+#include "base/digest.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "io/clock.h"
+#include "io/store.h"
+#include "kv/kv.h"
+#include "os/clock.h"
+#include "os/journal.h"
+#include "os/poller.h"
+#include "os/store_client.h"
+#include "os/store_server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LOG = 20000, TEXT = 64, LONG_MS = 60000, CLIENTS = 4 };
+
+static const unsigned char key[32] = "the key of the job of this test";
+static const unsigned char wrong_key[32] = "another key of some other job !";
+
+/* An event as it was told, copied. */
+struct seen {
+    int client;
+    uint64_t id;
+    enum rf__store_event_kind kind;
+    int code;
+    char key[TEXT], value[TEXT];
+    bool deleted;
+    size_t value_bytes;
+    int64_t key_revision, store_revision;
+    uint64_t lease;
+    char text[RF_ERROR_TEXT_MAX];
+};
+
+struct world {
+    char folder[64], journal[96], bind[64];
+    uint64_t compact_bytes;
+    bool in_memory;
+    struct rf__store_server *server;
+    int port;
+    struct rf__poller *poller;
+    struct rf__store *clients[CLIENTS];
+    struct seen *log;
+    size_t count;
+    uint64_t id;
+};
+
+static struct world world;
+
+static void start_server(void) {
+    struct rf_error err;
+    struct rf__store_server_options options = {.bind = world.bind,
+                                               .journal = world.in_memory ? NULL : world.journal,
+                                               .key = key,
+                                               .key_bytes = sizeof key,
+                                               .compact_bytes = world.compact_bytes};
+    if (rf__store_server_create(&options, &world.server, &err)) {
+        fail_msg("%s", err.text);
+    }
+    world.port = rf__store_server_port(world.server);
+    snprintf(world.bind, sizeof world.bind, "127.0.0.1:%d", world.port);
+}
+
+/* As a process that is killed: nothing is flushed, sockets and file are just gone. */
+static void kill_server(void) {
+    rf__store_server_destroy(world.server);
+    world.server = NULL;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    struct seen *log = world.log ? world.log : calloc(LOG, sizeof *log);
+    world = (struct world){.log = log, .bind = "127.0.0.1:0"};
+    snprintf(world.folder, sizeof world.folder, "/tmp/ringfold-store-XXXXXX");
+    assert_non_null(mkdtemp(world.folder));
+    snprintf(world.journal, sizeof world.journal, "%s/journal", world.folder);
+    assert_int_equal(rf__poller_create(&world.poller, NULL), 0);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    for (int i = 0; i < CLIENTS; i++) {
+        if (world.clients[i]) {
+            world.clients[i]->ops->destroy(world.clients[i]);
+        }
+    }
+    rf__store_server_destroy(world.server);
+    rf__poller_destroy(world.poller);
+    unlink(world.journal);
+    assert_int_equal(rmdir(world.folder), 0); /* nothing is left beside the journal */
+    free(world.log);
+    world.log = NULL;
+    return 0;
+}
+
+static void add_client(int i, const unsigned char *with_key) {
+    char uri[64];
+    struct rf_error err;
+    snprintf(uri, sizeof uri, "tcp://127.0.0.1:%d", world.port);
+    if (rf__store_client_create(uri, with_key, sizeof key, world.poller, &world.clients[i], &err)) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void note(int client, const struct rf__store_event *event) {
+    assert_true(world.count < LOG);
+    struct seen *seen = &world.log[world.count++];
+    *seen = (struct seen){.client = client,
+                          .id = event->id,
+                          .kind = event->kind,
+                          .code = event->code,
+                          .deleted = !event->value,
+                          .value_bytes = event->value_bytes,
+                          .key_revision = event->key_revision,
+                          .store_revision = event->store_revision,
+                          .lease = event->lease};
+    if (event->key) {
+        snprintf(seen->key, sizeof seen->key, "%s", event->key);
+    }
+    if (event->value) {
+        size_t bytes = event->value_bytes < TEXT - 1 ? event->value_bytes : TEXT - 1;
+        memcpy(seen->value, event->value, bytes);
+    }
+    if (event->error) {
+        snprintf(seen->text, sizeof seen->text, "%s", event->error->text);
+    }
+}
+
+/* Everybody does what there is to do; waits for the kernel where there is nothing. */
+static void turn(void) {
+    struct rf__store_event event;
+    int64_t now = rf__now(), soonest = INT64_MAX;
+
+    if (world.server) {
+        struct rf_error err;
+        if (rf__store_server_step(world.server, now, &err)) {
+            fail_msg("%s", err.text);
+        }
+        soonest = rf__store_server_deadline(world.server);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        struct rf__store *client = world.clients[i];
+        if (client) {
+            client->ops->pump(client, now);
+            while (client->ops->next(client, &event)) {
+                note(i, &event);
+            }
+            int64_t deadline = client->ops->next_deadline(client);
+            soonest = deadline < soonest ? deadline : soonest;
+        }
+    }
+    /* The server's descriptor is not in the poller: look at both, briefly. */
+    int64_t wait = soonest - rf__now();
+    (void)rf__poller_collect(world.poller, wait < 0 ? 0 : wait < RF__MS ? wait : RF__MS);
+    rf__poller_dispatch(world.poller);
+}
+
+static uint64_t ask(int client, struct rf__store_request request) {
+    struct rf_error err;
+    request.id = ++world.id;
+    request.deadline_ms = request.deadline_ms ? request.deadline_ms : LONG_MS;
+    if (world.clients[client]->ops->submit(world.clients[client], &request, &err)) {
+        fail_msg("%s", err.text);
+    }
+    return request.id;
+}
+
+static const struct seen *reply_of(uint64_t id) {
+    for (size_t i = 0; i < world.count; i++) {
+        if (world.log[i].id == id && world.log[i].kind == RF__STORE_REPLY) {
+            return &world.log[i];
+        }
+    }
+    return NULL;
+}
+
+static const struct seen *await(uint64_t id) {
+    const struct seen *seen;
+    while (!(seen = reply_of(id))) {
+        turn();
+    }
+    return seen;
+}
+
+static size_t count_of(uint64_t id, enum rf__store_event_kind kind) {
+    size_t count = 0;
+    for (size_t i = 0; i < world.count; i++) {
+        count += world.log[i].id == id && world.log[i].kind == kind;
+    }
+    return count;
+}
+
+static uint64_t ask_put(int client, const char *name, const char *value, uint64_t lease) {
+    return ask(client, (struct rf__store_request){.op = RF__STORE_PUT,
+                                                  .key = name,
+                                                  .value = value,
+                                                  .value_bytes = strlen(value),
+                                                  .lease = lease});
+}
+
+static const struct seen *get(int client, const char *name) {
+    return await(ask(client, (struct rf__store_request){.op = RF__STORE_GET, .key = name}));
+}
+
+static void changes_are_seen_by_others(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, key);
+    add_client(1, key);
+    uint64_t watch = ask(1, (struct rf__store_request){.op = RF__STORE_WATCH, .key = "a/"});
+    assert_int_equal(await(watch)->code, 0);
+    const struct seen *put = await(ask_put(0, "a/one", "1", 0));
+    assert_int_equal(put->code, 0);
+    assert_int_equal(put->key_revision, 1);
+    assert_int_equal(await(ask_put(0, "b/other", "", 0))->key_revision, 2);
+
+    const struct seen *got = get(1, "a/one");
+    assert_int_equal(got->code, 0);
+    assert_string_equal(got->value, "1");
+    assert_int_equal(got->key_revision, 1);
+    assert_int_equal(got->store_revision, 2);
+    got = get(1, "b/other");
+    assert_false(got->deleted);
+    assert_int_equal(got->value_bytes, 0);
+    got = get(1, "a/none");
+    assert_int_equal(got->code, RF_ENOTFOUND);
+    assert_non_null(strstr(got->text, "get 'a/none' at the store tcp://127.0.0.1:"));
+
+    struct rf__store_request cas = {
+        .op = RF__STORE_CAS, .key = "a/one", .value = "2", .value_bytes = 1, .revision = 7};
+    const struct seen *refused = await(ask(0, cas));
+    assert_int_equal(refused->code, RF_ECONFLICT);
+    assert_int_equal(refused->key_revision, 1);
+    cas.revision = 1;
+    assert_int_equal(await(ask(0, cas))->key_revision, 3);
+    assert_int_equal(
+        await(ask(0, (struct rf__store_request){.op = RF__STORE_DELETE, .key = "a/one"}))->code, 0);
+    while (count_of(watch, RF__STORE_CHANGE) < 3) {
+        turn();
+    }
+    const char *expected[] = {"1", "2", ""};
+    const int64_t revisions[] = {1, 3, 4};
+    for (size_t i = 0, k = 0; i < world.count; i++) {
+        const struct seen *seen = &world.log[i];
+        if (seen->id == watch && seen->kind == RF__STORE_CHANGE) {
+            assert_string_equal(seen->key, "a/one");
+            assert_string_equal(seen->value, expected[k]);
+            assert_int_equal(seen->store_revision, revisions[k]);
+            assert_int_equal(seen->deleted, k == 2);
+            assert_int_equal(seen->key_revision, k == 2 ? 0 : revisions[k]);
+            k++;
+        }
+    }
+    uint64_t end = ask(1, (struct rf__store_request){.op = RF__STORE_UNWATCH, .lease = watch});
+    assert_int_equal(await(end)->code, 0);
+    (void)await(ask_put(0, "a/late", "x", 0));
+    (void)get(1, "a/late");
+    assert_int_equal(count_of(watch, RF__STORE_CHANGE), 3);
+}
+
+static void a_listing_is_whole_and_in_order(void **state) {
+    (void)state;
+    enum { KEYS = 3000 };
+    static char large[2000];
+    memset(large, 'v', sizeof large - 1);
+    start_server();
+    add_client(0, key);
+    uint64_t last = 0;
+    for (int i = 0; i < KEYS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "list/%05d", (i * 7919) % KEYS);
+        last = ask_put(0, name, large, 0); /* 6 MB in all: beyond every mark */
+        if (i % 500 == 499) {
+            (void)await(last);
+        }
+    }
+    (void)await(ask_put(0, "lisu", "behind", 0));
+    uint64_t list = ask(0, (struct rf__store_request){.op = RF__STORE_LIST, .key = "list/"});
+    uint64_t after = ask(0, (struct rf__store_request){.op = RF__STORE_GET, .key = "lisu"});
+    assert_int_equal(await(list)->code, 0);
+    assert_int_equal(reply_of(list)->store_revision, KEYS + 1);
+    int expected = 0;
+    for (size_t i = 0; i < world.count; i++) {
+        if (world.log[i].id == list && world.log[i].kind == RF__STORE_ITEM) {
+            char name[32];
+            snprintf(name, sizeof name, "list/%05d", expected++);
+            assert_string_equal(world.log[i].key, name);
+            assert_int_equal(world.log[i].value_bytes, sizeof large - 1);
+        }
+    }
+    assert_int_equal(expected, KEYS);
+    assert_int_equal(await(after)->code, 0);
+}
+
+static void a_value_of_the_largest_size_travels(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, key);
+    char *value = malloc(RF_MAX_STORE_VALUE + 1);
+    memset(value, 'x', RF_MAX_STORE_VALUE + 1);
+    struct rf__store_request put = {
+        .op = RF__STORE_PUT, .key = "large", .value = value, .value_bytes = RF_MAX_STORE_VALUE};
+    uint64_t ids[6];
+    for (int i = 0; i < 6; i++) {
+        ids[i] = ask(0, put);
+    }
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(await(ids[i])->key_revision, i + 1);
+    }
+    assert_int_equal(get(0, "large")->value_bytes, RF_MAX_STORE_VALUE);
+    put.value_bytes++;
+    put.id = ++world.id;
+    assert_int_equal(world.clients[0]->ops->submit(world.clients[0], &put, NULL), RF_ELIMIT);
+    free(value);
+    char longer[RF_MAX_STORE_KEY + 2];
+    memset(longer, 'k', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    put = (struct rf__store_request){.id = ++world.id, .op = RF__STORE_GET, .key = longer};
+    assert_int_equal(world.clients[0]->ops->submit(world.clients[0], &put, NULL), RF_ELIMIT);
+    put.key = longer + 1;
+    put.id = ask(0, put);
+    assert_int_equal(await(put.id)->code, RF_ENOTFOUND);
+}
+
+static void a_wrong_key_is_answered_at_once(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, wrong_key);
+    uint64_t one = ask_put(0, "a", "b", 0);
+    const struct seen *seen = await(one);
+    assert_int_equal(seen->code, RF_EAUTH);
+    assert_non_null(strstr(seen->text, "the job key differs"));
+    assert_int_equal(await(ask_put(0, "a", "b", 0))->code, RF_EAUTH);
+    add_client(1, key);
+    assert_int_equal(get(1, "a")->code, RF_ENOTFOUND);
+}
+
+static void nobody_listening_is_told_at_the_deadline(void **state) {
+    (void)state;
+    start_server();
+    kill_server();
+    add_client(0, key);
+    uint64_t id =
+        ask(0, (struct rf__store_request){.op = RF__STORE_GET, .key = "a", .deadline_ms = 30});
+    const struct seen *seen = await(id);
+    assert_int_equal(seen->code, RF_ESTORE);
+    assert_non_null(strstr(seen->text, "no answer within 30 ms"));
+    assert_non_null(strstr(seen->text, "onnect"));
+    assert_non_null(strstr(seen->text, world.bind));
+}
+
+static void a_key_dies_with_its_lease(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, key);
+    uint64_t watch = ask(0, (struct rf__store_request){.op = RF__STORE_WATCH, .key = "l/"});
+    uint64_t kept =
+        await(ask(0, (struct rf__store_request){.op = RF__STORE_LEASE, .ttl_ms = 3600000}))->lease;
+    uint64_t brief =
+        await(ask(0, (struct rf__store_request){.op = RF__STORE_LEASE, .ttl_ms = 50}))->lease;
+    assert_true(kept && brief && kept != brief);
+    assert_int_equal(await(ask_put(0, "l/kept", "1", kept))->code, 0);
+    const struct seen *put = await(ask_put(0, "l/brief", "2", brief));
+    assert_true(put->code == 0 || put->code == RF_ENOTFOUND); /* where the machine is very slow */
+    if (put->code == 0) {
+        while (count_of(watch, RF__STORE_CHANGE) < 3) {
+            turn();
+        }
+    }
+    assert_int_equal(get(0, "l/brief")->code, RF_ENOTFOUND);
+    assert_int_equal(get(0, "l/kept")->code, 0);
+    struct rf__store_request request = {.op = RF__STORE_KEEPALIVE, .lease = kept, .ttl_ms = 1000};
+    assert_int_equal(await(ask(0, request))->code, 0);
+    request.op = RF__STORE_REVOKE;
+    assert_int_equal(await(ask(0, request))->code, 0);
+    assert_int_equal(get(0, "l/kept")->code, RF_ENOTFOUND);
+    assert_int_equal(await(ask(0, request))->code, RF_ENOTFOUND);
+}
+
+/* The server is killed again and again, at any moment, while two clients count in one key by
+ * compare-and-swap and put keys of their own, and a third watches. Every change is applied once,
+ * none is lost, and the watch tells each once, in order. */
+static void restarts_lose_nothing_and_repeat_nothing(uint64_t compact_bytes) {
+    enum { PUTS = 400 };
+    struct rf__rng rng = rf__rng(11, compact_bytes, 0);
+    uint64_t asked[2][PUTS], cas = 0;
+    int64_t counter_revision = 0;
+    int counted = 0, sent[2] = {0, 0}, restarts = 0;
+
+    world.compact_bytes = compact_bytes;
+    start_server();
+    add_client(0, key);
+    add_client(1, key);
+    add_client(2, key);
+    uint64_t watch = ask(2, (struct rf__store_request){.op = RF__STORE_WATCH, .key = ""});
+    (void)await(watch);
+    while (sent[0] < PUTS || sent[1] < PUTS || cas || !reply_of(asked[0][PUTS - 1]) ||
+           !reply_of(asked[1][PUTS - 1])) {
+        for (int c = 0; c < 2; c++) {
+            if (sent[c] < PUTS && (sent[c] < 40 || reply_of(asked[c][sent[c] - 40]))) {
+                char name[32], value[16];
+                snprintf(name, sizeof name, "put/%d/%d", c, sent[c]);
+                snprintf(value, sizeof value, "%d", sent[c]);
+                asked[c][sent[c]++] = ask_put(c, name, value, 0);
+            }
+        }
+        if (!cas && sent[0] < PUTS) {
+            char value[16];
+            snprintf(value, sizeof value, "%d", counted + 1);
+            cas = ask(0, (struct rf__store_request){.op = RF__STORE_CAS,
+                                                    .key = "counter",
+                                                    .value = value,
+                                                    .value_bytes = strlen(value),
+                                                    .revision = counter_revision});
+        } else if (cas && reply_of(cas)) {
+            /* Nobody else counts: a conflict would be our own change, applied twice. */
+            assert_int_equal(reply_of(cas)->code, 0);
+            counter_revision = reply_of(cas)->key_revision;
+            counted++;
+            cas = 0;
+        }
+        if (world.server && rf__rng_below(&rng, 12) == 0) {
+            kill_server();
+            restarts++;
+        } else if (!world.server) {
+            start_server();
+        }
+        turn();
+    }
+    if (!world.server) {
+        start_server();
+    }
+    assert_true(restarts > 10);
+    int64_t newest = get(0, "counter")->store_revision;
+    assert_int_equal(newest, 2 * PUTS + counted);
+    while (count_of(watch, RF__STORE_CHANGE) < (size_t)newest) {
+        turn();
+    }
+    int64_t next = 1;
+    for (size_t i = 0; i < world.count; i++) {
+        if (world.log[i].kind == RF__STORE_CHANGE) {
+            assert_int_equal(world.log[i].store_revision, next++);
+        }
+    }
+    assert_int_equal(next, newest + 1);
+    for (int c = 0; c < 2; c++) {
+        for (int i = 0; i < PUTS; i++) {
+            assert_int_equal(count_of(asked[c][i], RF__STORE_REPLY), 1);
+            assert_int_equal(reply_of(asked[c][i])->code, 0);
+        }
+    }
+    assert_int_equal(count_of(watch, RF__STORE_REPLY), 1);
+}
+
+static void a_restarted_server_goes_on(void **state) {
+    (void)state;
+    restarts_lose_nothing_and_repeat_nothing(0);
+}
+
+static void a_compacting_server_goes_on(void **state) {
+    (void)state;
+    restarts_lose_nothing_and_repeat_nothing(2000);
+    struct stat file;
+    assert_int_equal(stat(world.journal, &file), 0);
+    assert_true(file.st_size < 4 << 20);
+}
+
+static void an_emptied_store_ends_the_watches(void **state) {
+    (void)state;
+    world.in_memory = true;
+    start_server();
+    add_client(0, key);
+    uint64_t watch = ask(0, (struct rf__store_request){.op = RF__STORE_WATCH, .key = ""});
+    (void)await(watch);
+    (void)await(ask_put(0, "a", "1", 0));
+    kill_server();
+    start_server();
+    while (count_of(watch, RF__STORE_REPLY) < 2) {
+        turn();
+    }
+    const struct seen *last = NULL;
+    for (size_t i = 0; i < world.count; i++) {
+        if (world.log[i].id == watch && world.log[i].kind == RF__STORE_REPLY) {
+            last = &world.log[i];
+        }
+    }
+    assert_int_equal(last->code, RF_ELIMIT);
+    assert_int_equal(get(0, "a")->code, RF_ENOTFOUND);
+}
+
+static void a_watch_older_than_the_history_is_refused(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, key);
+    add_client(1, key);
+    uint64_t last = 0;
+    for (int i = 0; i < RF__KV_HISTORY + 10; i++) {
+        last = ask_put(0, "k", "v", 0);
+        if (i % 200 == 0) {
+            (void)await(last);
+        }
+    }
+    (void)await(last);
+    struct rf__store_request watch = {.op = RF__STORE_WATCH, .key = "", .revision = 5};
+    assert_int_equal(await(ask(1, watch))->code, RF_ELIMIT);
+    watch.revision = 11;
+    uint64_t id = ask(1, watch);
+    assert_int_equal(await(id)->code, 0);
+    while (count_of(id, RF__STORE_CHANGE) < RF__KV_HISTORY) {
+        turn();
+    }
+    watch.revision = RF__KV_HISTORY + 12; /* the future */
+    assert_int_equal(await(ask(1, watch))->code, RF_ELIMIT);
+}
+
+/* Progress is told: a watch whose prefix never changes survives a history that has moved on. */
+static void a_quiet_watch_stays_fresh(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, key);
+    add_client(1, key);
+    uint64_t watch = ask(1, (struct rf__store_request){.op = RF__STORE_WATCH, .key = "quiet/"});
+    (void)await(watch);
+    uint64_t last = 0;
+    for (int i = 0; i < RF__KV_HISTORY + 2000; i++) {
+        last = ask_put(0, "loud", "v", 0);
+        if (i % 200 == 0) {
+            (void)await(last);
+        }
+    }
+    (void)await(last);
+    kill_server();
+    start_server();
+    (void)await(ask_put(0, "quiet/now", "!", 0));
+    while (count_of(watch, RF__STORE_CHANGE) < 1) {
+        turn();
+    }
+    assert_int_equal(count_of(watch, RF__STORE_REPLY), 1);
+}
+
+int main(void) {
+    signal(SIGXFSZ, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+#define WITH_WORLD(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+        WITH_WORLD(changes_are_seen_by_others),
+        WITH_WORLD(a_listing_is_whole_and_in_order),
+        WITH_WORLD(a_value_of_the_largest_size_travels),
+        WITH_WORLD(a_wrong_key_is_answered_at_once),
+        WITH_WORLD(nobody_listening_is_told_at_the_deadline),
+        WITH_WORLD(a_key_dies_with_its_lease),
+        WITH_WORLD(a_restarted_server_goes_on),
+        WITH_WORLD(a_compacting_server_goes_on),
+        WITH_WORLD(an_emptied_store_ends_the_watches),
+        WITH_WORLD(a_watch_older_than_the_history_is_refused),
+        WITH_WORLD(a_quiet_watch_stays_fresh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
