@@ -134,19 +134,25 @@ static int train(struct session *session, struct rf_train_result *result, struct
     return code;
 }
 
-/* One incident, one report. Under the launcher it is rank 0 that speaks for the group; that a
- * worker was lost is the launcher's to report, for it knows why, so here it is a line only. */
-static void failure_tell(struct session *session, const struct rf_error *err) {
+/* Whether the failure is another worker's, and this one's end only follows from it. */
+static bool is_consequence(const struct session *session, const struct rf_error *err) {
+    return err->code == RF_ELOST || (err->rank >= 0 && err->rank != rf_rank(session->comm));
+}
+
+/* One incident, one report: under the launcher by the worker where it happened; what merely follows
+ * is not told. That a worker was lost is the launcher's to report, for it knows why; here it is a
+ * line. Returns the exit status. */
+static int failure_tell(struct session *session, const struct rf_error *err) {
+    bool consequence = is_consequence(session, err);
+
     screen_clear(&session->screen);
-    if (!session->launched) {
+    if (!session->launched || !consequence) {
         report_error(err);
-    } else if (err->code == RF_ELOST) {
-        if (rf_rank(session->comm) == (err->rank == 0)) {
-            fprintf(stderr, "! stopped: %s\n", err->text);
-        }
-    } else if (session->first) {
-        report_error(err);
+    } else if ((err->code == RF_ELOST || err->code == RF_ETIMEDOUT) &&
+               rf_rank(session->comm) == (err->rank == 0)) {
+        fprintf(stderr, "! stopped: %s\n", err->text);
     }
+    return consequence ? EX_UNAVAILABLE : exit_status(err->code);
 }
 
 static int comm_options_read(const struct train_settings *settings, struct rf_options *options,
@@ -205,12 +211,15 @@ int cmd_train(int argc, char **argv) {
     screen_init(&session.screen, &session.settings, rf_size(session.comm));
     code = train(&session, &result, &err);
     if (code) {
-        failure_tell(&session, &err);
-    } else if (session.first) {
-        screen_receipt(&session.screen, &session.settings, &result, session.files.folder,
-                       session.files.weights_path);
+        status = failure_tell(&session, &err);
+    } else {
+        status = exit_status(result.stopped ? RF_ESTOPPED : RF_OK);
+        if (session.first) {
+            screen_receipt(&session.screen, &session.settings, &result, session.files.folder,
+                           session.files.weights_path);
+        }
     }
     files_close(&session.files);
     rf_comm_destroy(session.comm);
-    return code ? exit_status(code) : exit_status(result.stopped ? RF_ESTOPPED : RF_OK);
+    return status;
 }

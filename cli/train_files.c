@@ -444,24 +444,25 @@ static void summary_log(struct train_files *files, const struct rf_train_result 
 
 static void summary_page(struct train_files *files, const struct train_settings *settings,
                          const struct rf_train_result *r, int size) {
-    char path[PATH_MAX], accuracy[32] = "not measured";
+    char path[PATH_MAX], accuracy[32] = "not measured", test_loss[32] = "not measured";
     char *text = NULL;
 
     if (isfinite(r->accuracy)) {
         snprintf(accuracy, sizeof accuracy, "%.2f %%", r->accuracy * 100);
+        snprintf(test_loss, sizeof test_loss, "%.4f", r->test_loss);
     }
     int length = asprintf(
         &text,
         "# %s on %d worker%s%s\n\n"
         "| | |\n|---|---|\n"
-        "| data | %s |\n| accuracy | %s |\n| loss | %.4f |\n| test loss | %.4f |\n"
+        "| data | %s |\n| accuracy | %s |\n| loss | %.4f |\n| test loss | %s |\n"
         "| steps | %llu |\n| samples | %llu |\n| samples/s | %.0f |\n| wall time | %.1f s |\n"
         "| compute | %.1f s |\n| data | %.1f s |\n| communication | %.1f s, %.0f %% hidden |\n"
         "| waiting | %.1f s |\n| evaluation | %.1f s |\n"
         "| memory of a worker | %zu bytes |\n| digest | 0x%016llx |\n| weights | %s |\n\n"
         "Each step is in metrics.jsonl, every setting in train.json.\n",
         settings->train.model, size, size == 1 ? "" : "s", r->stopped ? ", stopped early" : "",
-        settings->train.data, accuracy, r->loss, r->test_loss, (unsigned long long)r->steps,
+        settings->train.data, accuracy, r->loss, test_loss, (unsigned long long)r->steps,
         (unsigned long long)r->samples, r->samples_per_s, r->seconds, r->compute_s, r->data_s,
         r->comm_s, r->hidden_ratio * 100, r->wait_s, r->eval_s,
         r->memory.parameters + r->memory.gradients + r->memory.averaged + r->memory.optimizer +

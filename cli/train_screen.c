@@ -194,12 +194,15 @@ static void digest_print(FILE *out, const struct rf_train_result *result, int si
     }
 }
 
-static void times_print(FILE *out, const struct rf_train_result *result) {
+static void times_print(FILE *out, const struct rf_train_result *result, int size) {
     char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], d[FORMAT_MAX];
 
     fprintf(out, "  time     compute %s, data %s, evaluation %s, waiting for others %s\n",
             format_duration(a, result->compute_s), format_duration(b, result->data_s),
             format_duration(c, result->eval_s), format_duration(d, result->wait_s));
+    if (size == 1) {
+        return;
+    }
     fprintf(out, "  ring     communication %s, of it %.0f %% hidden behind the computation\n",
             format_duration(a, result->comm_s), result->hidden_ratio * 100);
 }
@@ -232,7 +235,7 @@ void screen_receipt(struct train_screen *screen, const struct train_settings *se
             result->stopped ? "stopped" : "done", format_count(a, result->steps),
             format_count(b, result->samples), format_duration(c, result->seconds),
             rate_text(d, result->samples_per_s));
-    times_print(out, result);
+    times_print(out, result, screen->size);
     if (!isnan(screen->best)) {
         fprintf(out, "  best     accuracy %.2f %% after epoch %llu; last %.2f %%, loss %.4f\n",
                 screen->best * 100, (unsigned long long)screen->best_epoch, result->accuracy * 100,

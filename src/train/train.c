@@ -499,6 +499,31 @@ static int ddp_setup(struct trainer *t, struct rf_error *err) {
     return rf__ddp_seal(t->ddp, err);
 }
 
+/* What can fail on one member alone before any work is shared is agreed on here: where several
+ * failed, as all do for a misspelt name, the first of them speaks for all, and the others learn its
+ * reason. `code` and `err` are the member's own. */
+static int setup_agree(struct trainer *t, int code, struct rf_error *err) {
+    size_t size = (size_t)t->runner->size;
+    uint64_t mine = code ? 1 : 0;
+    uint64_t *all = rf__alloc(size, sizeof *all);
+    size_t first = 0;
+
+    if (!all) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for the reports of %zu members", size);
+    }
+    int rc = collective(t, RF_COLL_ALL_GATHER, RF_U64, &mine, all, 1, err);
+    while (!rc && first < size && !all[first]) {
+        first++;
+    }
+    if (!rc && first < size && first != (size_t)t->runner->rank) {
+        /* Its report is on the way, and ends this. */
+        rc = collective(t, RF_COLL_ALLREDUCE, RF_U64, &mine, &mine, 1, err);
+        rc = rc ? rc : rf__fail(err, RF_EINTERNAL, 0, "rank %zu failed and went on", first);
+    }
+    rf__free(all);
+    return rc ? rc : code;
+}
+
 static void trainer_release(struct trainer *t) {
     rf__ddp_destroy(t->ddp);
     rf__optimizer_destroy(t->optimizer);
@@ -548,6 +573,7 @@ int rf__train(struct rf__runner *runner, struct rf__blobs *blobs,
     if (!code) {
         code = model_setup(&t, err);
     }
+    code = setup_agree(&t, code, err);
     if (!code) {
         code = ddp_setup(&t, err);
     }

@@ -627,6 +627,27 @@ static void one_members_bad_data_ends_all(void **state) {
     group_drop(g);
 }
 
+/* What is wrong on all of them is reported by the first. */
+static void what_is_wrong_everywhere_is_told_once(void **state) {
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        struct group *g = group_make(3);
+        for (int r = round % 2; r < 3; r++) {
+            g->workers[r].options.model = "no such model";
+        }
+        group_run(g);
+        assert_int_equal(g->workers[round % 2].code, RF_EINVAL);
+        for (int r = 0; r < 3; r++) {
+            assert_true(g->workers[r].code < 0);
+            assert_non_null(strstr(g->workers[r].err.text, "no such model"));
+            if (r != round % 2) {
+                assert_int_equal(g->workers[r].err.rank, round % 2);
+            }
+        }
+        group_drop(g);
+    }
+}
+
 static void a_rate_that_is_too_high_is_told(void **state) {
     (void)state;
     struct group *g = group_make(1);
@@ -703,6 +724,7 @@ int main(void) {
         cmocka_unit_test(one_member_stops_all_after_the_same_step),
         cmocka_unit_test(steps_end_within_an_epoch_and_are_evaluated),
         cmocka_unit_test(one_members_bad_data_ends_all),
+        cmocka_unit_test(what_is_wrong_everywhere_is_told_once),
         cmocka_unit_test(a_rate_that_is_too_high_is_told),
         cmocka_unit_test(memory_may_run_out_anywhere),
     };
