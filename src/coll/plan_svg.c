@@ -357,9 +357,9 @@ static const char *phase_of(const struct picture *p, int step) {
         return "";
     }
     if (p->plan->options.algorithm == RF_ALGORITHM_TREE) {
-        return first ? "\u00a0\u00b7 reduce" : "\u00a0\u00b7 broadcast";
+        return first ? "\u00b7 reduce" : "\u00b7 broadcast";
     }
-    return first ? "\u00a0\u00b7 reduce-scatter" : "\u00a0\u00b7 all-gather";
+    return first ? "\u00b7 reduce-scatter" : "\u00b7 all-gather";
 }
 
 /* "4 messages of 16 MiB, added up" */
@@ -378,7 +378,7 @@ static void draw_caption(struct picture *p, int step) {
     double y = p->radius + p->outer - CAPTION / 2.0 + 28;
     put(p,
         "<text x=\"0\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"" INK
-        "\" text-anchor=\"middle\">step %d<tspan font-weight=\"400\">%s</tspan></text>\n",
+        "\" text-anchor=\"middle\">step %d<tspan dx=\"4\" font-weight=\"400\">%s</tspan></text>\n",
         y, step + 1, phase_of(p, step));
     put(p, "<text x=\"0\" y=\"%.1f\" font-size=\"11.5\" fill=\"" FAINT "\" text-anchor=\"middle\">",
         y + 17);
