@@ -99,7 +99,7 @@ static error_t parse(int flag, char *argument, struct argp_state *state) {
         if (end == argument || *end || !(seconds > 0 && seconds < 86400)) {
             argp_error(state, "--timeout '%s' is not a number of seconds", argument);
         }
-        settings->timeout_ms = (int)(seconds * 1000) + 1;
+        settings->timeout_ms = seconds < 0.001 ? 1 : (int)(seconds * 1000);
         break;
     }
     case KEY_JSON:
