@@ -200,9 +200,8 @@ def test_flags_win_over_variables(tmp_path, data):
 def test_piped_output_is_plain(data, workers):
     done = train(data, "--epochs", 2, workers=workers)
     assert "\r" not in done.stdout and "\033" not in done.stdout + done.stderr
-    assert len(re.findall(r"^ step +loss ", re.sub(r"^\d│ ?", "", done.stdout, flags=re.M), re.M)) <= 1
     assert done.stdout.count("|g|") == 1
-    table = [line for line in done.stdout.splitlines() if re.search(r"^\D*\d+/\d+ ", line)]
+    table = [line for line in done.stdout.splitlines() if re.search(r"^(\d│)? *\d+/\d+ ", line)]
     assert table and all(len(line) <= 80 for line in table)
     for digits in re.findall(r"digest 0x(\w+)", done.stdout):
         assert len(digits) == 16
