@@ -1,0 +1,652 @@
+/* ringfold bench: times one collective over a range of message sizes, and checks what it gave.
+ *
+ * Every rank runs this; rank 0 prints. For each size a rank writes its buffer anew before each
+ * timed call (what lies in a cache from the last call would flatter), meets the others at a
+ * barrier, and times the call. The time of an iteration is that of the slowest rank, the time of a
+ * size the median over the iterations. In place by default, so one buffer of the largest size is
+ * all that a rank holds. Sizes and bandwidths are those of nccl-tests, so that figures compare. */
+#include "bench_data.h"
+#include "commands.h"
+#include "format.h"
+#include "report.h"
+
+#include <argp.h>
+#include <ringfold/comm.h>
+#include <ringfold/version.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_ITERATIONS = 1000000, MOST_FACTOR = 1 << 20, SENDRECV = RF_COLL_COUNT };
+
+/* What to measure, and with what. */
+struct settings {
+    int coll; /* enum rf_coll, or SENDRECV: each rank sends to the next and receives from the one
+                 before */
+    uint64_t min_bytes, max_bytes;
+    int factor, root, warmup, iterations; /* iterations 0: by size */
+    enum rf_type type;
+    enum rf_redop redop;
+    enum rf_algorithm algorithm;
+    const char *transport; /* NULL: as the environment says */
+    bool private_memory, out_of_place, check, json;
+    bool have_coll, have_redop;
+};
+
+/* The traits of a collective. `parts`: the full buffer holds one part for each rank. `share`: on
+ * the bus travels (n-1)/n of the buffer, `share` times. */
+static const struct collective {
+    const char *name;
+    bool reduces, rooted, parts;
+    int share; /* 0: the whole buffer once */
+} collectives[] = {
+    [RF_COLL_ALLREDUCE] = {"allreduce", true, false, false, 2},
+    [RF_COLL_REDUCE_SCATTER] = {"reduce_scatter", true, false, true, 1},
+    [RF_COLL_ALL_GATHER] = {"all_gather", false, false, true, 1},
+    [RF_COLL_BROADCAST] = {"broadcast", false, true, false, 0},
+    [RF_COLL_REDUCE] = {"reduce", true, true, false, 0},
+    [RF_COLL_GATHER] = {"gather", false, true, true, 1},
+    [RF_COLL_SCATTER] = {"scatter", false, true, true, 1},
+    [RF_COLL_ALL_TO_ALL] = {"all_to_all", false, false, true, 1},
+    [SENDRECV] = {"sendrecv", false, false, false, 0},
+};
+
+struct bench {
+    const struct settings *settings;
+    const struct collective *collective;
+    struct rf_comm *comm;
+    int rank, size;
+    unsigned char *memory,
+        *other; /* the full buffer; the results' where they are apart, else NULL */
+    double *times;
+    struct bench_table table; /* what this rank contributes */
+    double busbw_sum;
+    uint64_t wrong;
+    size_t lines;
+};
+
+/* One size. */
+struct result {
+    size_t count, bytes;
+    int iterations;
+    double seconds, algbw, busbw;
+    uint64_t wrong;
+    enum rf_algorithm algorithm;
+};
+
+/* -------- options -------- */
+
+enum { KEY_ALGORITHM = 0x100, KEY_TRANSPORT, KEY_PRIVATE, KEY_OUT_OF_PLACE, KEY_CHECK, KEY_JSON };
+
+static const struct argp_option flags[] = {
+    {"min-bytes", 'b', "SIZE", 0, "First size (4): bytes, or with K, M, G", 0},
+    {"max-bytes", 'e', "SIZE", 0, "Last size (64M)", 0},
+    {"factor", 'f', "N", 0, "From one size to the next (4)", 0},
+    {"type", 't', "TYPE", 0, "f32 (default) f64 f16 bf16 i8 u8 i32 u32 i64 u64", 0},
+    {"redop", 'o', "OP", 0, "sum (default) avg prod min max and or xor", 0},
+    {"root", 'r', "RANK", 0, "Root of broadcast, reduce, gather, scatter (0)", 0},
+    {"warmup", 'w', "N", 0, "Calls before the timed ones (3)", 0},
+    {"iterations", 'n', "N", 0, "Timed calls; default 400 up to 64K, 40 up to 4M, 9 above", 0},
+    {"algorithm", KEY_ALGORITHM, "NAME", 0, "Use this one: ring, direct, tree, shared, …; auto", 0},
+    {"transport", KEY_TRANSPORT, "NAME", 0, "auto, shm or tcp", 0},
+    {"private", KEY_PRIVATE, NULL, 0, "Buffers in ordinary memory, not the library's shared", 0},
+    {"out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Results into a second buffer", 0},
+    {"check", KEY_CHECK, "0|1", 0, "Verify the results after timing (1)", 0},
+    {"json", KEY_JSON, NULL, 0, "One JSON object a line, and nothing else", 0},
+    {0}};
+
+static void parse_size(struct argp_state *state, const char *text, uint64_t *out) {
+    if (parse_bytes(text, out) || *out == 0 || *out > SIZE_MAX / 4) {
+        argp_error(state, "'%s' is no size: 4096, 64K, 256M, 1G", text);
+    }
+}
+
+static void parse_number(struct argp_state *state, const char *text, long least, long most,
+                         int *out) {
+    if (parse_int(text, least, most, out)) {
+        argp_error(state, "'%s' is not between %ld and %ld", text, least, most);
+    }
+}
+
+static void parse_collective(struct argp_state *state, const char *text, struct settings *s) {
+    enum rf_coll coll = RF_COLL_COUNT;
+    s->have_coll = true;
+    if (!strcmp(text, "sendrecv")) {
+        s->coll = SENDRECV;
+    } else if (rf_coll_parse(text, &coll) || coll > RF_COLL_ALL_TO_ALL) {
+        argp_error(state, "'%s' is no collective that can be measured", text);
+    } else {
+        s->coll = (int)coll;
+    }
+}
+
+static void parse_names(int key, struct argp_state *state, const char *text, struct settings *s) {
+    int rc = 0;
+    if (key == 't') {
+        rc = rf_type_parse(text, &s->type);
+    } else if (key == 'o') {
+        rc = rf_redop_parse(text, &s->redop);
+        s->have_redop = true;
+    } else {
+        rc = rf_algorithm_parse(text, &s->algorithm);
+    }
+    if (rc) {
+        argp_error(state, "'%s' is no %s", text,
+                   key == 't'   ? "type"
+                   : key == 'o' ? "operation"
+                                : "algorithm");
+    }
+}
+
+static void check_settings(struct argp_state *state, const struct settings *s) {
+    if (!s->have_coll) {
+        argp_error(state, "say which collective: allreduce, all_gather, reduce_scatter, …");
+    } else if (s->max_bytes < s->min_bytes) {
+        argp_error(state, "the last size is smaller than the first");
+    } else if (s->have_redop && !collectives[s->coll].reduces) {
+        argp_error(state, "%s has no operation", collectives[s->coll].name);
+    } else if (!rf_redop_valid(s->redop, s->type)) {
+        argp_error(state, "'%s' is not defined for %s", rf_redop_name(s->redop),
+                   rf_type_name(s->type));
+    }
+}
+
+static error_t parse_flag(int key, char *text, struct argp_state *state) {
+    struct settings *s = state->input;
+    int number = 0;
+    error_t rc = 0;
+    switch (key) {
+    case 'b':
+        parse_size(state, text, &s->min_bytes);
+        break;
+    case 'e':
+        parse_size(state, text, &s->max_bytes);
+        break;
+    case 'f':
+        parse_number(state, text, 2, MOST_FACTOR, &s->factor);
+        break;
+    case 't':
+    case 'o':
+    case KEY_ALGORITHM:
+        parse_names(key, state, text, s);
+        break;
+    case 'r':
+        parse_number(state, text, 0, RF_MAX_RANKS - 1, &s->root);
+        break;
+    case 'w':
+        parse_number(state, text, 0, MOST_ITERATIONS, &s->warmup);
+        break;
+    case 'n':
+        parse_number(state, text, 1, MOST_ITERATIONS, &s->iterations);
+        break;
+    case KEY_TRANSPORT:
+        s->transport = text;
+        if (strcmp(text, "auto") && strcmp(text, "shm") && strcmp(text, "tcp")) {
+            argp_error(state, "'%s' is no transport: auto, shm or tcp", text);
+        }
+        break;
+    case KEY_PRIVATE:
+        s->private_memory = true;
+        break;
+    case KEY_OUT_OF_PLACE:
+        s->out_of_place = true;
+        break;
+    case KEY_CHECK:
+        parse_number(state, text, 0, 1, &number);
+        s->check = number;
+        break;
+    case KEY_JSON:
+        s->json = true;
+        break;
+    case ARGP_KEY_ARG:
+        if (s->have_coll) {
+            argp_error(state, "one collective at a time: '%s' is too much", text);
+        }
+        parse_collective(state, text, s);
+        break;
+    case ARGP_KEY_END:
+        check_settings(state, s);
+        break;
+    default:
+        rc = ARGP_ERR_UNKNOWN;
+    }
+    return rc;
+}
+
+/* -------- the calls -------- */
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static size_t element_bytes(const struct bench *b) {
+    return rf_type_size(b->settings->type);
+}
+
+/* The elements of the full buffer. */
+static size_t full_count(const struct bench *b, size_t count) {
+    return b->collective->parts ? count * (size_t)b->size : count;
+}
+
+static bool is_root(const struct bench *b) {
+    return b->rank == b->settings->root;
+}
+
+/* Where this rank's own part lies within a full buffer. */
+static unsigned char *own_part(const struct bench *b, unsigned char *full, size_t count) {
+    return full + (size_t)b->rank * count * element_bytes(b);
+}
+
+/* Which buffers the call takes. A full buffer that only the root needs is left out elsewhere; in
+ * place, parts lie where they lie in the full buffer. */
+static void set_buffers(const struct bench *b, struct rf_call *call) {
+    unsigned char *in = b->memory, *out = b->other ? b->other : b->memory;
+    bool in_place = !b->other;
+    switch (call->coll) {
+    case RF_COLL_REDUCE_SCATTER:
+        call->send = in;
+        call->recv = in_place ? own_part(b, in, call->count) : out;
+        break;
+    case RF_COLL_ALL_GATHER:
+        call->send = in_place ? own_part(b, in, call->count) : in;
+        call->recv = out;
+        break;
+    case RF_COLL_GATHER:
+        call->send = in_place ? own_part(b, in, call->count) : in;
+        call->recv = is_root(b) ? out : NULL;
+        break;
+    case RF_COLL_SCATTER:
+        call->send = is_root(b) ? in : NULL;
+        call->recv = in_place ? own_part(b, in, call->count) : out;
+        break;
+    case RF_COLL_ALLREDUCE:
+    case RF_COLL_BROADCAST:
+    case RF_COLL_REDUCE:
+    case RF_COLL_ALL_TO_ALL:
+    case RF_COLL_BARRIER:
+    case RF_COLL_SEND:
+    case RF_COLL_RECV:
+    case RF_COLL_COUNT:
+        call->send = in;
+        call->recv = out;
+        break;
+    }
+}
+
+static int run_sendrecv(const struct bench *b, size_t count) {
+    struct rf_call send = {.coll = RF_COLL_SEND,
+                           .type = b->settings->type,
+                           .root = (b->rank + 1) % b->size,
+                           .send = b->memory,
+                           .count = count};
+    struct rf_call recv = {.coll = RF_COLL_RECV,
+                           .type = b->settings->type,
+                           .root = (b->rank + b->size - 1) % b->size,
+                           .recv = b->other,
+                           .count = count};
+    struct rf_request *sending = NULL;
+    int rc = rf_start(b->comm, &send, &sending);
+    if (!rc) {
+        int received = rf_run(b->comm, &recv);
+        rc = rf_wait(sending, -1);
+        rc = received ? received : rc;
+    }
+    return rc;
+}
+
+static int run_once(const struct bench *b, size_t count) {
+    int rc;
+    if (b->settings->coll == SENDRECV) {
+        rc = run_sendrecv(b, count);
+    } else {
+        struct rf_call call = {.coll = (enum rf_coll)b->settings->coll,
+                               .type = b->settings->type,
+                               .redop = b->settings->redop,
+                               .root = b->settings->root,
+                               .count = count,
+                               .algorithm = b->settings->algorithm};
+        set_buffers(b, &call);
+        rc = rf_run(b->comm, &call);
+    }
+    return rc;
+}
+
+/* This rank's contribution, where the call takes it from. */
+static void write_inputs(const struct bench *b, size_t count) {
+    unsigned char *own = b->other ? b->memory : own_part(b, b->memory, count);
+    switch (b->settings->coll) {
+    case RF_COLL_ALL_GATHER:
+    case RF_COLL_GATHER:
+        bench_fill(&b->table, own, 0, count);
+        break;
+    case RF_COLL_BROADCAST:
+    case RF_COLL_SCATTER:
+        if (is_root(b)) {
+            bench_fill(&b->table, b->memory, 0, full_count(b, count));
+        }
+        break;
+    default:
+        bench_fill(&b->table, b->memory, 0, full_count(b, count));
+    }
+}
+
+/* -------- the check -------- */
+
+/* Elements of this rank's result that are not what they must be. */
+static uint64_t count_wrong(const struct bench *b, size_t count) {
+    static struct bench_table want;
+    const struct settings *s = b->settings;
+    unsigned char *out = b->other ? b->other : b->memory;
+    unsigned char *part = b->other ? b->other : own_part(b, b->memory, count);
+    size_t first = (size_t)b->rank * count, bytes = count * element_bytes(b);
+    uint64_t wrong = 0;
+    switch (s->coll) {
+    case RF_COLL_ALLREDUCE:
+    case RF_COLL_REDUCE:
+        if (s->coll == RF_COLL_ALLREDUCE || is_root(b)) {
+            bench_table_reduced(&want, s->type, s->redop, b->size);
+            wrong = bench_count_wrong(&want, out, 0, count);
+        }
+        break;
+    case RF_COLL_REDUCE_SCATTER:
+        bench_table_reduced(&want, s->type, s->redop, b->size);
+        wrong = bench_count_wrong(&want, part, first, count);
+        break;
+    case RF_COLL_ALL_GATHER:
+    case RF_COLL_GATHER:
+    case RF_COLL_ALL_TO_ALL:
+        for (int k = 0; k < b->size && (s->coll != RF_COLL_GATHER || is_root(b)); k++) {
+            bench_table_of_rank(&want, s->type, RF_REDOP_COUNT, k, b->size);
+            wrong += bench_count_wrong(&want, out + (size_t)k * bytes,
+                                       s->coll == RF_COLL_ALL_TO_ALL ? first : 0, count);
+        }
+        break;
+    case RF_COLL_BROADCAST:
+        bench_table_of_rank(&want, s->type, RF_REDOP_COUNT, s->root, b->size);
+        wrong = bench_count_wrong(&want, out, 0, count);
+        break;
+    case RF_COLL_SCATTER:
+        bench_table_of_rank(&want, s->type, RF_REDOP_COUNT, s->root, b->size);
+        wrong = bench_count_wrong(&want, part, first, count);
+        break;
+    case SENDRECV:
+        bench_table_of_rank(&want, s->type, RF_REDOP_COUNT, (b->rank + b->size - 1) % b->size,
+                            b->size);
+        wrong = bench_count_wrong(&want, out, 0, count);
+        break;
+    default:
+        break;
+    }
+    return wrong;
+}
+
+/* One more call, into memory that holds nothing like the result, checked by every rank. */
+static int check(const struct bench *b, size_t count, uint64_t *wrong) {
+    memset(b->other ? b->other : b->memory, 0xee, full_count(b, count) * element_bytes(b));
+    write_inputs(b, count);
+    int rc = run_once(b, count);
+    if (!rc) {
+        *wrong = count_wrong(b, count);
+        rc = rf_allreduce(b->comm, wrong, wrong, 1, RF_U64, RF_SUM);
+    }
+    return rc;
+}
+
+/* -------- the measurement -------- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int iterations_for(const struct settings *s, size_t bytes) {
+    return s->iterations ? s->iterations : bytes <= 65536 ? 400 : bytes <= (4u << 20) ? 40 : 9;
+}
+
+static double bus_share(const struct bench *b) {
+    int share = b->collective->share;
+    return share ? share * (b->size - 1.0) / b->size : 1;
+}
+
+static int measure(struct bench *b, size_t count, struct result *out) {
+    const struct settings *s = b->settings;
+    int rc = 0;
+    *out = (struct result){.count = count, .bytes = full_count(b, count) * element_bytes(b)};
+    out->iterations = iterations_for(s, out->bytes);
+    for (int k = -s->warmup; !rc && k < out->iterations; k++) {
+        write_inputs(b, count);
+        rc = rf_barrier(b->comm);
+        double start = now_s();
+        if (!rc) {
+            rc = run_once(b, count);
+        }
+        if (k >= 0) {
+            b->times[k] = now_s() - start;
+        }
+    }
+    if (!rc) {
+        out->algorithm = rf_last_algorithm(b->comm);
+        rc = rf_allreduce(b->comm, b->times, b->times, (size_t)out->iterations, RF_F64, RF_MAX);
+    }
+    if (!rc) {
+        qsort(b->times, (size_t)out->iterations, sizeof *b->times, by_value);
+        out->seconds = b->times[out->iterations / 2];
+        out->algbw = (double)out->bytes / out->seconds / 1e9;
+        out->busbw = out->algbw * bus_share(b);
+        rc = s->check ? check(b, count, &out->wrong) : 0;
+    }
+    return rc;
+}
+
+/* -------- the screen -------- */
+
+static void print_header(const struct bench *b) {
+    printf("# ringfold %s bench %s: %d worker%s, %s, %s memory\n", rf_version(),
+           b->collective->name, b->size, b->size == 1 ? "" : "s",
+           b->other ? "out of place" : "in place",
+           b->settings->private_memory ? "private" : "shared");
+    printf("#%12s %13s %5s %5s %5s %12s %8s %8s %6s  %-18s %s\n", "size (B)", "count", "type",
+           "redop", "root", "time (us)", "algbw", "busbw", "#wrong", "algorithm", "transport");
+}
+
+static void print_result(const struct bench *b, const struct result *r) {
+    const struct settings *s = b->settings;
+    const char *redop = b->collective->reduces ? rf_redop_name(s->redop) : "none";
+    int root = b->collective->rooted ? s->root : -1;
+    const char *transport = rf_comm_transport(b->comm), *type = rf_type_name(s->type);
+    const char *algorithm = s->coll == SENDRECV ? "none" : rf_algorithm_name(r->algorithm);
+    char wrong[24] = "-";
+    if (s->check) {
+        snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)r->wrong);
+    }
+    if (s->json) {
+        printf(
+            "{\"collective\":\"%s\",\"bytes\":%zu,\"count\":%zu,\"type\":\"%s\",\"redop\":\"%s\","
+            "\"root\":%d,\"time_us\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":%s,"
+            "\"algorithm\":\"%s\",\"transport\":\"%s\",\"n\":%d,\"iterations\":%d,"
+            "\"in_place\":%s,\"private\":%s,\"version\":\"%s\"}\n",
+            b->collective->name, r->bytes, r->count, type, redop, root, r->seconds * 1e6, r->algbw,
+            r->busbw, s->check ? wrong : "null", algorithm, transport, b->size, r->iterations,
+            b->other ? "false" : "true", s->private_memory ? "true" : "false", rf_version());
+    } else {
+        printf(" %12zu %13zu %5s %5s %5d %12.2f %8.3f %8.3f %6s  %-18s %s\n", r->bytes, r->count,
+               type, redop, root, r->seconds * 1e6, r->algbw, r->busbw, wrong, algorithm,
+               transport);
+    }
+    fflush(stdout);
+}
+
+static void print_end(const struct bench *b) {
+    if (!b->settings->json) {
+        printf("# average busbw: %.3f GB/s\n", b->busbw_sum / (double)b->lines);
+        if (b->wrong) {
+            printf("# %llu elements are wrong\n", (unsigned long long)b->wrong);
+        }
+    }
+}
+
+/* -------- set-up -------- */
+
+static int join(const struct settings *s, struct rf_comm **out, struct rf_error *err) {
+    struct rf_options options;
+    rf_options_init(&options);
+    int rc = rf_options_from_environ(&options, environ, err);
+    if (!rc) {
+        if (s->transport) {
+            options.transport = !strcmp(s->transport, "shm")   ? RF_TRANSPORT_SHM
+                                : !strcmp(s->transport, "tcp") ? RF_TRANSPORT_TCP
+                                                               : RF_TRANSPORT_AUTO;
+        }
+        rc = rf_comm_create(&options, out, err);
+    }
+    return rc;
+}
+
+static int get_memory(const struct bench *b, size_t bytes, unsigned char **out,
+                      struct rf_error *err) {
+    void *memory = NULL;
+    int rc = 0;
+    if (!b->settings->private_memory) {
+        rc = rf_mem_alloc(b->comm, bytes, &memory, err);
+    } else {
+        memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        if (memory) {
+            memset(memory, 0, bytes); /* the pages come now, not in the first timed call */
+        } else {
+            rc = report_fail(err, RF_ENOMEM, 0, "no memory for a buffer of %zu bytes", bytes);
+        }
+    }
+    *out = memory;
+    return rc;
+}
+
+static void free_memory(const struct bench *b, unsigned char *memory) {
+    if (b->settings->private_memory) {
+        free(memory);
+    } else if (memory) {
+        rf_mem_free(b->comm, memory);
+    }
+}
+
+/* The elements of one call whose full buffer is at most `bytes`. */
+static size_t count_for(const struct bench *b, uint64_t bytes) {
+    return (size_t)bytes / element_bytes(b) / (b->collective->parts ? (size_t)b->size : 1);
+}
+
+static int prepare(struct bench *b, struct rf_error *err) {
+    const struct settings *s = b->settings;
+    size_t bytes = full_count(b, count_for(b, s->max_bytes)) * element_bytes(b);
+    size_t most = s->iterations ? (size_t)s->iterations : 400;
+    int rc = 0;
+    if (bytes == 0) {
+        rc = report_fail(err, RF_EUSAGE, 0, "the last size holds no element for each of %d workers",
+                         b->size);
+    } else if (b->collective->rooted && s->root >= b->size) {
+        rc = report_fail(err, RF_EUSAGE, 0, "root %d is no rank of %d workers", s->root, b->size);
+    } else if (s->coll == SENDRECV && b->size < 2) {
+        rc = report_fail(err, RF_EUSAGE, 0, "sendrecv needs at least 2 workers");
+    } else {
+        rc = get_memory(b, bytes, &b->memory, err);
+    }
+    if (!rc && (s->out_of_place || s->coll == SENDRECV)) {
+        rc = get_memory(b, bytes, &b->other, err);
+    }
+    if (!rc) {
+        b->times = calloc(most, sizeof *b->times);
+        rc = b->times ? 0 : report_fail(err, RF_ENOMEM, 0, "no memory for %zu times", most);
+    }
+    bench_table_of_rank(&b->table, s->type, b->collective->reduces ? s->redop : RF_REDOP_COUNT,
+                        b->rank, b->size);
+    return rc;
+}
+
+/* All sizes; those too small for one element a rank are left out. */
+static int measure_all(struct bench *b, struct rf_error *err) {
+    const struct settings *s = b->settings;
+    int rc = 0;
+    if (b->rank == 0 && !s->json) {
+        print_header(b);
+    }
+    for (uint64_t bytes = s->min_bytes; !rc && bytes <= s->max_bytes;
+         bytes *= (uint64_t)s->factor) {
+        size_t count = count_for(b, bytes);
+        struct result result;
+        if (count == 0) {
+            continue;
+        }
+        rc = measure(b, count, &result);
+        if (rc) {
+            rf_comm_error(b->comm, err);
+            if (!err->code) {
+                report_fail(err, rc, 0, "%s of %llu bytes: %s", b->collective->name,
+                            (unsigned long long)bytes, rf_error_text(rc));
+            }
+        } else {
+            b->busbw_sum += result.busbw;
+            b->wrong += result.wrong;
+            b->lines++;
+            if (b->rank == 0) {
+                print_result(b, &result);
+            }
+        }
+        if (bytes > UINT64_MAX / (uint64_t)s->factor) {
+            break;
+        }
+    }
+    if (!rc && b->rank == 0 && b->lines) {
+        print_end(b);
+    }
+    return rc;
+}
+
+int cmd_bench(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = flags,
+        .parser = parse_flag,
+        .args_doc = "COLLECTIVE",
+        .doc =
+            "Measures allreduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
+            "all_to_all or sendrecv, among the workers that 'ringfold run' started."};
+    struct settings settings = {.min_bytes = 4,
+                                .max_bytes = 64u << 20,
+                                .factor = 4,
+                                .warmup = 3,
+                                .type = RF_F32,
+                                .redop = RF_SUM,
+                                .algorithm = RF_ALGORITHM_AUTO,
+                                .check = true};
+    static struct bench bench;
+    struct rf_error err = {0};
+    int rc = 0, status = 0;
+
+    argp_parse(&argp, argc, argv, 0, NULL, &settings);
+    bench = (struct bench){.settings = &settings, .collective = &collectives[settings.coll]};
+    rc = join(&settings, &bench.comm, &err);
+    if (!rc) {
+        bench.rank = rf_rank(bench.comm);
+        bench.size = rf_size(bench.comm);
+        rc = prepare(&bench, &err);
+    }
+    if (!rc) {
+        rc = measure_all(&bench, &err);
+    }
+    if (rc) {
+        report_error(&err);
+        status = exit_status(rc);
+    } else if (bench.wrong) {
+        status = EXIT_FAILURE;
+    }
+    free(bench.times);
+    if (bench.comm) {
+        free_memory(&bench, bench.other);
+        free_memory(&bench, bench.memory);
+    }
+    rf_comm_destroy(bench.comm);
+    return status;
+}
