@@ -18,21 +18,13 @@ struct command {
 };
 
 static const struct command commands[] = {
-#if __has_include("run.c")
     {"run", cmd_run, "start workers on this host and look after them"},
-#endif
-#if __has_include("train.c")
     {"train", cmd_train, "train a built-in model, as a worker or alone"},
-#endif
-#if __has_include("plan.c")
     {"plan", cmd_plan, "show what a collective would send, without sending it"},
-#endif
 #if __has_include("bench.c")
     {"bench", cmd_bench, "measure the collectives"},
 #endif
-#if __has_include("store.c")
     {"store", cmd_store, "serve or look into a job's store"},
-#endif
     {NULL, NULL, NULL},
 };
 
