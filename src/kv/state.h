@@ -33,7 +33,8 @@ struct rf__kv {
     struct rf__kv_item **items; /* by key */
     size_t count, capacity, bytes;
 
-    struct rf__kv_item *history[RF__KV_HISTORY]; /* a ring; revisions without gaps, up to `revision` */
+    struct rf__kv_item
+        *history[RF__KV_HISTORY]; /* a ring; revisions without gaps, up to `revision` */
     size_t history_first, history_count, history_bytes;
 
     struct rf__kv_lease *leases; /* by id */

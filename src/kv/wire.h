@@ -1,5 +1,6 @@
-/* The store's protocol after the handshake: frames of a length (4 bytes) and a body. One layout for all requests and one for
- * all events, shared by server, client and journal. docs/WIRE.md has them field by field. */
+/* The store's protocol after the handshake: frames of a length (4 bytes) and a body. One layout for
+ * all requests and one for all events, shared by server, client and journal. docs/WIRE.md has them
+ * field by field. */
 #ifndef RF_KV_WIRE_H
 #define RF_KV_WIRE_H
 
@@ -7,7 +8,7 @@
 
 enum {
     RF__KV_LENGTH_BYTES = 4,
-    RF__KV_REQUEST_BYTES = 1 + 8 + 8 + 8 + 8 + 2 + 4,        /* without key and value */
+    RF__KV_REQUEST_BYTES = 1 + 8 + 8 + 8 + 8 + 2 + 4, /* without key and value */
     RF__KV_EVENT_BYTES = 1 + 1 + 8 + 4 + 8 + 8 + 8 + 2 + 4,
     RF__KV_BODY_MAX = RF__KV_EVENT_BYTES + RF_MAX_STORE_KEY + RF_MAX_STORE_VALUE,
     RF__KV_FRAME_MAX = RF__KV_LENGTH_BYTES + RF__KV_BODY_MAX
@@ -44,8 +45,8 @@ size_t rf__kv_event_frame(const struct rf__kv_event *event, unsigned char *out, 
 /* The body alone, for the journal. */
 size_t rf__kv_request_body(const struct rf__kv_request *request, unsigned char *out, size_t room);
 
-/* 0; RF_EPROTO where the bytes are not a message; RF_EINVAL or RF_ELIMIT where a request can be read but not be carried out (its
- * number is known then). */
+/* 0; RF_EPROTO where the bytes are not a message; RF_EINVAL or RF_ELIMIT where a request can be
+ * read but not be carried out (its number is known then). */
 int rf__kv_read_request(const unsigned char *body, size_t bytes, struct rf__kv_request *out);
 int rf__kv_read_event(const unsigned char *body, size_t bytes, struct rf__kv_event *out);
 

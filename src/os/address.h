@@ -13,8 +13,9 @@ struct rf__address {
     socklen_t bytes;
 };
 
-/* Splits "HOST:PORT" (a "tcp://" in front is skipped) and resolves it. `passive`: to listen on; an empty host is then every
- * interface, else this host. Blocks while names are resolved. RF_EINVAL for a malformed text, RF_EADDR for a name that cannot be resolved. */
+/* Splits "HOST:PORT" (a "tcp://" in front is skipped) and resolves it. `passive`: to listen on; an
+ * empty host is then every interface, else this host. Blocks while names are resolved. RF_EINVAL
+ * for a malformed text, RF_EADDR for a name that cannot be resolved. */
 int rf__address_resolve(const char *text, int passive, struct rf__address out[RF__ADDRESSES],
                         int *count, struct rf_error *err);
 

@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* "pid 4711 (python3)" into `out`. False where it cannot be found (another user's process, no /proc). */
+/* "pid 4711 (python3)" into `out`. False where it cannot be found (another user's process, no
+ * /proc). */
 bool rf__port_holder(int port, char *out, size_t bytes);
 
 #endif

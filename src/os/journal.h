@@ -1,8 +1,10 @@
-/* The store's journal: an append-only file of checksummed records, opaque here. A record counts once `sync` has returned.
+/* The store's journal: an append-only file of checksummed records, opaque here. A record counts
+ * once `sync` has returned.
  *
- * Records written by one sync are a batch, and each says where its batch starts. So, when a record is bad, it can be told
- * whether anything behind it was synced later: then a record that counted is damaged, and the file is refused;
- * otherwise it is the tail of a batch that never counted, and is cut off. docs/WIRE.md has the layout. */
+ * Records written by one sync are a batch, and each says where its batch starts. So, when a record
+ * is bad, it can be told whether anything behind it was synced later: then a record that counted is
+ * damaged, and the file is refused; otherwise it is the tail of a batch that never counted, and is
+ * cut off. docs/WIRE.md has the layout. */
 #ifndef RF_OS_JOURNAL_H
 #define RF_OS_JOURNAL_H
 
@@ -33,7 +35,8 @@ struct rf__journal_options {
     void *context;
 };
 
-/* Opens or creates, locks, replays, cuts off a torn tail. RF_EJOURNAL names the path, and the offset where the content is bad. */
+/* Opens or creates, locks, replays, cuts off a torn tail. RF_EJOURNAL names the path, and the
+ * offset where the content is bad. */
 int rf__journal_open(const struct rf__journal_options *options, struct rf__journal **out,
                      struct rf_error *err);
 void rf__journal_close(struct rf__journal *journal);
@@ -48,17 +51,19 @@ uint64_t rf__journal_id(const struct rf__journal *journal);
 int rf__journal_append(struct rf__journal *journal, const void *record, size_t bytes);
 size_t rf__journal_pending(const struct rf__journal *journal);
 
-/* Writes the batch and waits until it is on the disk. After an error the journal must not be used any more. */
+/* Writes the batch and waits until it is on the disk. After an error the journal must not be used
+ * any more. */
 int rf__journal_sync(struct rf__journal *journal, struct rf_error *err);
 
-/* Whether it has grown enough; replaces the file by a snapshot. RF_EIO: it could not be done, the old file goes on, and it
- * is tried again after that has doubled. RF_EJOURNAL: as after a failed sync. Nothing may be pending. */
+/* Whether it has grown enough; replaces the file by a snapshot. RF_EIO: it could not be done, the
+ * old file goes on, and it is tried again after that has doubled. RF_EJOURNAL: as after a failed
+ * sync. Nothing may be pending. */
 bool rf__journal_wants_compaction(const struct rf__journal *journal);
 int rf__journal_compact(struct rf__journal *journal, rf__journal_snapshot_fn *next, void *context,
                         struct rf_error *err);
 
-/* The reading alone, over bytes in memory: *good is where the sound part ends. RF_EJOURNAL and its offset in *good
- * where a record that counted is damaged. `id` may be NULL. */
+/* The reading alone, over bytes in memory: *good is where the sound part ends. RF_EJOURNAL and its
+ * offset in *good where a record that counted is damaged. `id` may be NULL. */
 int rf__journal_scan(const unsigned char *bytes, size_t count, size_t record_max,
                      rf__journal_record_fn *record, void *context, size_t *good, uint64_t *id);
 

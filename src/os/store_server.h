@@ -1,4 +1,5 @@
-/* The store's server: src/kv behind TCP, with a journal. Driven by its owner: poll the descriptor, then step. */
+/* The store's server: src/kv behind TCP, with a journal. Driven by its owner: poll the descriptor,
+ * then step. */
 #ifndef RF_OS_STORE_SERVER_H
 #define RF_OS_STORE_SERVER_H
 
@@ -6,9 +7,9 @@
 #include <stdint.h>
 
 enum {
-    RF__STORE_CLAIMS = 8,       /* both sides claim an id: the client its own, the server its journal's */
-    RF__SERVER_CLIENTS = 4096,  /* connections at once */
-    RF__SERVER_WATCHES = 64     /* of one connection */
+    RF__STORE_CLAIMS = 8, /* both sides claim an id: the client its own, the server its journal's */
+    RF__SERVER_CLIENTS = 4096, /* connections at once */
+    RF__SERVER_WATCHES = 64    /* of one connection */
 };
 
 struct rf__store_server;
@@ -30,10 +31,12 @@ int rf__store_server_port(const struct rf__store_server *server);
 /* When a step is due without the descriptor being readable, in ns of rf__now; INT64_MAX: never. */
 int64_t rf__store_server_deadline(const struct rf__store_server *server);
 
-/* One round: read and carry out, let leases run out, sync the journal, then answer. An error is final. */
+/* One round: read and carry out, let leases run out, sync the journal, then answer. An error is
+ * final. */
 int rf__store_server_step(struct rf__store_server *server, int64_t now, struct rf_error *err);
 
-/* What happened at the start that people may want to know (a torn tail was cut off); "" for nothing. */
+/* What happened at the start that people may want to know (a torn tail was cut off); "" for
+ * nothing. */
 const char *rf__store_server_note(const struct rf__store_server *server);
 
 #endif

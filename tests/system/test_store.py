@@ -41,7 +41,7 @@ class Server:
             [RINGFOLD, "store", "--bind", bind, *where, "--key-file", "job.key", *words],
             cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.line = self.process.stdout.readline().decode()
-        found = re.search(r"tcp://\S+:(\d+)", self.line)
+        found = re.search(r'tcp://[^\s",]+:(\d+)', self.line)
         if not found:
             raise AssertionError(self.process.communicate(timeout=DEADLINE_S))
         self.port = int(found.group(1))

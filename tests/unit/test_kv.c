@@ -322,7 +322,7 @@ static void limits_hold(void **state) {
     assert_int_equal(change(1, request), RF_ELIMIT);
 
     for (int i = 0; i < RF__KV_MAX_KEYS; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "%07d", (int)((unsigned)i * 40503u % RF__KV_MAX_KEYS));
         assert_int_equal(put(name, "", 0), 0);
     }
@@ -334,7 +334,7 @@ static void limits_hold(void **state) {
     value[RF_MAX_STORE_VALUE] = 0;
     int code = 0, large = 0;
     for (; !code && large < 300; large++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "%07d", large);
         code = put(name, value, 0);
     }

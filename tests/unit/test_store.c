@@ -688,7 +688,7 @@ static size_t make_steps(unsigned char **out, size_t ends[STEPS + 1]) {
     add_client(0, key);
     for (int i = 0; i <= STEPS; i++) {
         if (i > 0) {
-            char name[16];
+            char name[32];
             snprintf(name, sizeof name, "step/%d", i);
             assert_int_equal(await(ask_put(0, name, "value", 0))->key_revision, i);
         }
@@ -849,7 +849,7 @@ static void a_full_disk_ends_the_server_and_loses_nothing(void **state) {
     add_client(0, key);
     (void)await(ask_put(0, "full/0", "0", 0));
     for (int round = 1; round <= 60; round++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "full/%d", round);
         assert_int_equal(stat(world.journal, &file), 0);
         limit = before;
