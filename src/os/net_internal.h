@@ -1,10 +1,12 @@
-/* What net.c, tcp.c and shm.c share: a net, its links, and its sockets. Included by nobody else.
+/* What net.c, dial.c, tcp.c and shm.c share: a net, its links, and its sockets. Included by nobody
+ * else but their test.
  *
- * net.c owns who dials whom, the handshakes, the events and the timers; tcp.c and shm.c know how to
- * open sockets of their kind and how to move bytes over a link that is up. */
+ * net.c owns the events and the timers, dial.c who dials whom and the handshakes; tcp.c and shm.c
+ * know how to open sockets of their kind and how to move bytes over a link that is up. */
 #ifndef RF_OS_NET_INTERNAL_H
 #define RF_OS_NET_INTERNAL_H
 
+#include "io/clock.h"
 #include "os/auth.h"
 #include "os/endpoint.h"
 #include "os/heap.h"
@@ -137,13 +139,37 @@ struct rf__os_net {
     char *control;
 };
 
-/* net.c: for tcp.c and shm.c. The link has come to its end; the reader may still find bytes. */
-void rf__link_ends(struct rf__os_net *net, struct rf__link *link, const struct rf_error *why);
+static inline int64_t rf__sooner(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
-/* The reader has found the last byte. */
-void rf__link_drained(struct rf__os_net *net, struct rf__link *link);
+/* net.c: sockets. A conn is listed in net->conns until it is a link; free also closes it; drop
+ * frees all that is under way with a peer, but for `keep`. */
+struct rf__conn *rf__conn_new(struct rf__os_net *net, int fd, enum rf__conn_role role,
+                              enum rf__link_kind kind, int peer, struct rf_error *err);
 void rf__conn_watch(struct rf__conn *conn, struct rf__os_net *net, int fd);
+void rf__conn_unlist(struct rf__os_net *net, struct rf__conn *conn);
+void rf__conn_free(struct rf__os_net *net, struct rf__conn *conn);
+void rf__conn_drop(struct rf__os_net *net, int peer, const struct rf__conn *keep);
+
+/* net.c: events. `ends`: the link has come to its end, the reader may still find bytes; `drained`:
+ * it has found the last one; `fails`: the link never came up. */
+void rf__net_note(struct rf__os_net *net, enum rf__net_event_kind kind, int peer);
+void rf__link_ends(struct rf__os_net *net, struct rf__link *link, const struct rf_error *why);
+void rf__link_drained(struct rf__os_net *net, struct rf__link *link);
+void rf__link_fails(struct rf__os_net *net, struct rf__link *link, const struct rf_error *why);
 int rf__link_rank(const struct rf__os_net *net, const struct rf__link *link);
+int64_t rf__net_connect_limit(const struct rf__os_net *net);
+
+/* dial.c. `dial` and `accept` start what is due and tell whether anything happened; `advance`
+ * drives one connection that is no link yet, which may be gone afterwards; `give_up` ends a link
+ * that did not come up. */
+bool rf__net_dials(const struct rf__os_net *net, int peer);
+int rf__link_candidates(const struct rf__link *link);
+bool rf__link_dial(struct rf__os_net *net, struct rf__link *link, int64_t now);
+void rf__link_give_up(struct rf__os_net *net, struct rf__link *link, bool late);
+bool rf__conn_advance(struct rf__os_net *net, struct rf__conn *conn, int64_t now);
+bool rf__net_accept(struct rf__os_net *net, struct rf__conn *listener, int64_t now);
 
 /* tcp.c */
 int rf__tcp_listen(struct rf__os_net *net, const char *bind_address, int port,
