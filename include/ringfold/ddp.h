@@ -4,14 +4,20 @@
  *     for each step:
  *         rf_ddp_begin(ddp, &step)
  *         while (rf_ddp_next_shard(ddp, &shard) > 0)   the member's part of the global batch
- *             forward; backward: add to rf_ddp_grad(ddp, i), the sum over the shard's samples, and
- * then rf_ddp_ready(ddp, i)                     as soon as parameter i's gradient of this shard is
- * written rf_ddp_shard_done(ddp, samples, loss_sum) rf_ddp_commit(ddp, &report) update the
- * parameters from rf_ddp_average(ddp, i)
+ *             rf_ddp_shard_samples(ddp, samples)
+ *             forward; backward: add the sum over the shard's samples to rf_ddp_grad(ddp, i), then
+ *             rf_ddp_ready(ddp, i)                     as soon as that gradient is written
+ *             rf_ddp_shard_done(ddp, loss_sum)
+ *         rf_ddp_commit(ddp, &report)
+ *         update the parameters from rf_ddp_average(ddp, i)
  *
  * The global batch is cut into V shards whatever the number of members, so the batch does not
  * depend on it. Gradients are sums over samples; the average divides once by all samples used.
  * Averages are bit-identical on all members.
+ *
+ * Failure: RF_EINVAL is wrong use and changes nothing. Any other error of a collective call or of
+ * rf_ddp_ready ends the group, on all members, with the first cause; afterwards every call gives it
+ * again, until rf_ddp_destroy.
  *
  * Thread safety: one thread at a time, the same communicator must not be used meanwhile. */
 #ifndef RINGFOLD_DDP_H
@@ -75,6 +81,9 @@ RF_API void rf_ddp_options_init(struct rf_ddp_options *options);
 /* The communicator is borrowed until rf_ddp_destroy. */
 RF_API RF_MUST_CHECK int rf_ddp_create(struct rf_comm *comm, const struct rf_ddp_options *options,
                                        struct rf_ddp **out, struct rf_error *err);
+
+/* NULL is fine. Between begin and commit it revokes the group: the others would wait for this
+ * member's part. */
 RF_API void rf_ddp_destroy(struct rf_ddp *ddp);
 
 /* A trained parameter of `count` float32 at `param`, borrowed until destroy. Its index is the
@@ -87,8 +96,8 @@ RF_API RF_MUST_CHECK int rf_ddp_register(struct rf_ddp *ddp, const char *name, f
 RF_API RF_MUST_CHECK int rf_ddp_register_state(struct rf_ddp *ddp, const char *name, void *state,
                                                size_t bytes, struct rf_error *err);
 
-/* Allocates the buckets and checks that all members hold equal parameters and state: RF_EDIVERGED
- * names who differs. Collective. */
+/* Allocates the buckets and checks that all members registered the same with the same options
+ * (RF_EMISMATCH) and hold equal parameters and state: RF_EDIVERGED names who differs. Collective. */
 RF_API RF_MUST_CHECK int rf_ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 
 RF_API RF_MUST_CHECK int rf_ddp_begin(struct rf_ddp *ddp, struct rf_step *out,
@@ -97,18 +106,21 @@ RF_API RF_MUST_CHECK int rf_ddp_begin(struct rf_ddp *ddp, struct rf_step *out,
 /* 1 and the next shard, or 0 when this member has done its part. */
 RF_API RF_MUST_CHECK int rf_ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out);
 
-/* Where to add parameter `index`'s gradient: zero at the begin of a step, valid until the commit.
- */
+/* Where to add parameter `index`'s gradient: zero at the begin of a step, valid until the commit;
+ * it may lie elsewhere in the next step. NULL outside a step. */
 RF_API float *rf_ddp_grad(struct rf_ddp *ddp, int index);
 
-/* The gradient is complete for this shard. In the member's last shard the bucket starts when all
- * its gradients are; `samples` of that shard must be told before the first of these calls, with
- * rf_ddp_shard_samples. A parameter that is never called ready counts as ready at the commit. */
+/* The gradient is complete for this shard; once for each parameter and shard. In the member's last
+ * shard the bucket starts when all its gradients are, so nothing may be added to them any more; the
+ * samples of that shard must be told before the first of these calls, with rf_ddp_shard_samples. A
+ * parameter that is never called ready counts as ready at the commit. Does not block. */
 RF_API RF_MUST_CHECK int rf_ddp_ready(struct rf_ddp *ddp, int index);
+
+/* The samples whose gradients are in the shard, 0 where it was skipped; told once a shard. */
 RF_API void rf_ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
 
 /* The shard is done: the sum of its samples' losses, in the same call for the sake of the report.
- */
+ * RF_EINVAL where its samples were not told, or too late. */
 RF_API RF_MUST_CHECK int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 
 /* Waits for all members' gradients; all commit, or none does. Afterwards the averages are valid

@@ -63,33 +63,29 @@ static int runner_test(struct rf__runner *runner, struct rf__op *op) {
 }
 
 /* With the lock held. */
-static int finish(struct rf_comm *comm, struct rf__op *op, int timeout_ms) {
+static int finish(struct rf_comm *comm, struct rf__op *op, int timeout_ms, int64_t *busy_ns) {
     int64_t deadline = timeout_ms < 0 ? RF__NEVER : rf__now() + timeout_ms * RF__MS;
     int rc = rf__engine_drive(comm->engine, op_done, op, deadline);
 
     if (rc == 0) {
         rc = rf__op_result(op);
         comm->last_algorithm = rf__group_last_algorithm(comm->group);
+        if (busy_ns) {
+            *busy_ns = rf__op_busy_ns(op);
+        }
         rf__group_release(comm->group, op);
         rc = rc > 0 ? 0 : rc;
     }
     return rc;
 }
 
-static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout_ms) {
+static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout_ms,
+                       int64_t *busy_ns) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     rf__engine_lock(comm->engine);
-    int rc = finish(comm, op, timeout_ms);
+    int rc = finish(comm, op, timeout_ms, busy_ns);
     rf__engine_unlock(comm->engine);
     return rc;
-}
-
-static int64_t runner_busy_ns(struct rf__runner *runner, const struct rf__op *op) {
-    struct rf_comm *comm = (struct rf_comm *)runner;
-    rf__engine_lock(comm->engine);
-    int64_t busy = rf__op_busy_ns(op);
-    rf__engine_unlock(comm->engine);
-    return busy;
 }
 
 static void runner_error(struct rf__runner *runner, struct rf_error *out) {
@@ -139,7 +135,6 @@ static const struct rf__runner_ops runner_ops = {
     .start = runner_start,
     .test = runner_test,
     .wait = runner_wait,
-    .busy_ns = runner_busy_ns,
     .error = runner_error,
     .fail = runner_fail,
     .alloc = runner_alloc,
@@ -342,7 +337,7 @@ int rf_run(struct rf_comm *comm, const struct rf_call *call) {
     rf__engine_lock(comm->engine);
     int rc = rf__group_submit(comm->group, &params, rf__now(), &op, &err);
     if (rc == 0) {
-        rc = finish(comm, op, -1);
+        rc = finish(comm, op, -1, NULL);
     }
     rf__engine_unlock(comm->engine);
     return rc;
@@ -371,7 +366,7 @@ int rf_test(struct rf_request *request) {
 }
 
 int rf_wait(struct rf_request *request, int timeout_ms) {
-    int rc = runner_wait(&request->comm->runner, request->op, timeout_ms);
+    int rc = runner_wait(&request->comm->runner, request->op, timeout_ms, NULL);
     if (rc != RF_ETIMEDOUT) {
         rf__free(request);
     }

@@ -29,6 +29,32 @@ struct rf__fold_kernels {
     rf__fold_many_fn *many[RF_TYPE_COUNT][RF_REDOP_COUNT];
 };
 
+/* For the files that hold tables: DEFINE for each operation of a type, and the table of functions
+ * named PREFIX_type_operation. */
+#define FOR_ARITHMETIC(DEFINE, name)                                                               \
+    DEFINE(name, sum) DEFINE(name, prod) DEFINE(name, min) DEFINE(name, max)
+#define FOR_BITWISE(DEFINE, name) DEFINE(name, and) DEFINE(name, or) DEFINE(name, xor)
+#define FLOAT_ROW(prefix, name)                                                                    \
+    {                                                                                              \
+        [RF_SUM] = prefix##_##name##_sum, [RF_PROD] = prefix##_##name##_prod,                      \
+        [RF_MIN] = prefix##_##name##_min, [RF_MAX] = prefix##_##name##_max                         \
+    }
+#define INTEGER_ROW(prefix, name)                                                                  \
+    {                                                                                              \
+        [RF_SUM] = prefix##_##name##_sum, [RF_PROD] = prefix##_##name##_prod,                      \
+        [RF_MIN] = prefix##_##name##_min, [RF_MAX] = prefix##_##name##_max,                        \
+        [RF_AND] = prefix##_##name##_and, [RF_OR] = prefix##_##name##_or,                          \
+        [RF_XOR] = prefix##_##name##_xor                                                           \
+    }
+#define FOLD_ROWS(prefix)                                                                          \
+    {                                                                                              \
+        [RF_F32] = FLOAT_ROW(prefix, f32), [RF_F64] = FLOAT_ROW(prefix, f64),                      \
+        [RF_F16] = FLOAT_ROW(prefix, f16), [RF_BF16] = FLOAT_ROW(prefix, bf16),                    \
+        [RF_I8] = INTEGER_ROW(prefix, i8), [RF_U8] = INTEGER_ROW(prefix, u8),                      \
+        [RF_I32] = INTEGER_ROW(prefix, i32), [RF_U32] = INTEGER_ROW(prefix, u32),                  \
+        [RF_I64] = INTEGER_ROW(prefix, i64), [RF_U64] = INTEGER_ROW(prefix, u64)                   \
+    }
+
 enum rf__fold_level { RF__FOLD_PLAIN, RF__FOLD_AVX2, RF__FOLD_AVX512, RF__FOLD_LEVELS };
 
 /* The kernels for this machine, or those of rf__fold_level. */

@@ -47,7 +47,10 @@ void rf__fold_many(enum rf_type type, enum rf_redop redop, void *const *outs, in
     RF_ASSERT(out_count >= 1 && out_count <= RF_MAX_LOCAL_RANKS);
     bool is_float = type == RF_F32 || type == RF_F64 || rf__acc_type(type) != type;
     rf__fold_many_fn *many = rf__fold_kernels()->many[type][redop == RF_AVG ? RF_SUM : redop];
-    if (many && (is_float || divisor == 1)) {
+    /* A single input that is not divided keeps the bits of its NaNs: it must not pass through
+     * arithmetic at all, in which compilers take x / 1 and x for the same. */
+    bool arithmetic = in_count > 1 || divisor != 1;
+    if (many && arithmetic && (is_float || divisor == 1)) {
         many(outs, out_count, ins, in_count, count, divisor, stream);
     } else {
         fold_in_pieces(type, redop, outs, out_count, ins, in_count, count, divisor);

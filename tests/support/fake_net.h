@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "io/net.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -186,58 +186,45 @@ static double reduced(const struct rf_call *call, int size, size_t index) {
     return all;
 }
 
+static bool is(const struct rf_call *call, enum rf_coll a, enum rf_coll b, enum rf_coll c) {
+    return call->coll == a || call->coll == b || call->coll == c;
+}
+
 static size_t in_count(const struct rf_call *call, int rank, int size) {
-    bool is_root = rank == call->root;
-    switch (call->coll) {
-    case RF_COLL_REDUCE_SCATTER:
-    case RF_COLL_ALL_TO_ALL:
-        return call->count * (size_t)size;
-    case RF_COLL_SCATTER:
-        return is_root ? call->count * (size_t)size : 0;
-    case RF_COLL_BROADCAST:
-        return is_root ? call->count : 0;
-    default:
-        return call->coll == RF_COLL_BARRIER ? 0 : call->count;
+    size_t all = call->count * (size_t)size;
+    if (call->coll == RF_COLL_BARRIER ||
+        (rank != call->root && is(call, RF_COLL_SCATTER, RF_COLL_BROADCAST, RF_COLL_BROADCAST))) {
+        return 0;
     }
+    return is(call, RF_COLL_REDUCE_SCATTER, RF_COLL_ALL_TO_ALL, RF_COLL_SCATTER) ? all
+                                                                                 : call->count;
 }
 
 static size_t out_count(const struct rf_call *call, int rank, int size) {
-    bool is_root = rank == call->root;
-    switch (call->coll) {
-    case RF_COLL_ALL_GATHER:
-    case RF_COLL_ALL_TO_ALL:
-        return call->count * (size_t)size;
-    case RF_COLL_GATHER:
-        return is_root ? call->count * (size_t)size : 0;
-    case RF_COLL_REDUCE:
-        return is_root ? call->count : 0;
-    default:
-        return call->coll == RF_COLL_BARRIER ? 0 : call->count;
+    size_t all = call->count * (size_t)size;
+    if (call->coll == RF_COLL_BARRIER ||
+        (rank != call->root && is(call, RF_COLL_GATHER, RF_COLL_REDUCE, RF_COLL_REDUCE))) {
+        return 0;
     }
+    return is(call, RF_COLL_ALL_GATHER, RF_COLL_ALL_TO_ALL, RF_COLL_GATHER) ? all : call->count;
 }
 
 static double expected(const struct rf_call *call, int rank, int size, size_t index) {
-    size_t part = call->count ? index / call->count : 0,
-           within = call->count ? index % call->count : 0;
-    switch (call->coll) {
-    case RF_COLL_ALLREDUCE:
-    case RF_COLL_REDUCE:
+    size_t part = call->count ? index / call->count : 0;
+    size_t within = call->count ? index % call->count : 0, mine = (size_t)rank * call->count;
+    if (is(call, RF_COLL_ALLREDUCE, RF_COLL_REDUCE, RF_COLL_REDUCE)) {
         return reduced(call, size, index);
-    case RF_COLL_REDUCE_SCATTER:
-        return reduced(call, size, (size_t)rank * call->count + index);
-    case RF_COLL_ALL_GATHER:
-    case RF_COLL_GATHER:
-        return value_of(call, (int)part, within);
-    case RF_COLL_BROADCAST:
-        return value_of(call, call->root, index);
-    case RF_COLL_SCATTER:
-        return value_of(call, call->root, (size_t)rank * call->count + index);
-    case RF_COLL_ALL_TO_ALL:
-        return value_of(call, (int)part, (size_t)rank * call->count + within);
-    default:
-        fail();
-        return 0;
     }
+    if (call->coll == RF_COLL_REDUCE_SCATTER) {
+        return reduced(call, size, mine + index);
+    }
+    if (call->coll == RF_COLL_BROADCAST) {
+        return value_of(call, call->root, index);
+    }
+    if (call->coll == RF_COLL_SCATTER) {
+        return value_of(call, call->root, mine + index);
+    }
+    return value_of(call, (int)part, call->coll == RF_COLL_ALL_TO_ALL ? mine + within : within);
 }
 
 struct buffers {
@@ -378,10 +365,6 @@ static void run_call(struct cluster *c, const struct rf_call *call, unsigned in_
 static const enum rf_coll colls[] = {RF_COLL_ALLREDUCE, RF_COLL_REDUCE_SCATTER, RF_COLL_ALL_GATHER,
                                      RF_COLL_BROADCAST, RF_COLL_REDUCE,         RF_COLL_GATHER,
                                      RF_COLL_SCATTER,   RF_COLL_ALL_TO_ALL,     RF_COLL_BARRIER};
-
-static bool reduces(enum rf_coll coll) {
-    return coll == RF_COLL_ALLREDUCE || coll == RF_COLL_REDUCE || coll == RF_COLL_REDUCE_SCATTER;
-}
 
 /* A type and an operation that go together, another pair for each `turn`. */
 static void choose(struct rf_call *call, unsigned turn) {
