@@ -80,12 +80,20 @@ static int64_t monotonic_ns(void) {
 
 /* --- what the launcher itself has to say --- */
 
+/* A line that a worker has not ended yet must not get ours behind it. */
+static void end_line(struct run *run) {
+    struct sink *out = &run->sinks[0], *err = &run->sinks[1];
+
+    if (err->midline || (out->midline && out->terminal && err->terminal)) {
+        sink_put(err, "\n", 1);
+    }
+    out->midline &= !err->terminal;
+}
+
 static void say_line(struct run *run, const char *begin, const char *text) {
     struct sink *sink = &run->sinks[1];
 
-    if (sink->midline) {
-        sink_put(sink, "\n", 1);
-    }
+    end_line(run);
     sink_put(sink, begin, strlen(begin));
     sink_put(sink, text, strlen(text));
     sink_put(sink, "\n", 1);
@@ -213,6 +221,7 @@ static void request_stop(struct run *run, int signal, int64_t now_ns) {
     int alive;
 
     note_ends(run, now_ns); /* who ended before is not a victim of the request */
+    run->sinks[1].midline |= signal == SIGINT && run->sinks[1].terminal; /* it shows ^C */
     alive = count_alive(run);
     run->stop_requests++;
     note_event(run, "stop",
@@ -221,11 +230,8 @@ static void request_stop(struct run *run, int signal, int64_t now_ns) {
     if (all_done(run)) {
         run->output_abandoned = true;
     } else if (run->stop_requests == 1) {
-        say(run,
-            "stopping: %d worker%s to finish the step, save and stop (again: stop now, a third "
-            "time: "
-            "kill)",
-            alive, plural(alive));
+        say(run, "stopping %d worker%s: finish the step, save (again: now; 3rd: kill)", alive,
+            plural(alive));
         enter_phase(run, PHASE_ENDING, now_ns, run->options.grace_ms);
     } else if (run->stop_requests == 2 && run->phase != PHASE_KILLING) {
         say(run, "stopping now: %d worker%s left (again: kill)", alive, plural(alive));
@@ -329,11 +335,12 @@ static void read_signals(struct run *run, int64_t now_ns) {
     struct signalfd_siginfo info;
 
     while (read(run->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo != SIGCHLD) {
+        if (info.ssi_signo == SIGCHLD) {
+            note_ends(run, now_ns);
+        } else {
             request_stop(run, (int)info.ssi_signo, now_ns);
         }
     }
-    note_ends(run, now_ns);
 }
 
 static void step_store(struct run *run, int64_t now_ns) {
@@ -541,12 +548,12 @@ static int start_worker(struct run *run, struct run_worker *worker, struct rf_er
         goto out;
     }
     run_env_cores(&run->options, worker->rank, &cores);
+    worker->started_ns = monotonic_ns();
     rc = run_worker_start(worker, &run->launch, environment, key_fd,
                           run->options.bind == RUN_BIND_CORE ? &cores : NULL, &exec_errno, err);
     if (exec_errno) {
         explain_exec(run, exec_errno, err);
     }
-    worker->started_ns = monotonic_ns();
     if (!rc && run->options.verbose) {
         say(run, "worker %d is process %d", worker->rank, (int)worker->pid);
     }
@@ -673,9 +680,8 @@ static int conclude(struct run *run) {
     int status = status_without_failure(run);
 
     format_duration(time, (double)(monotonic_ns() - run->started_ns) / 1e9);
-    if (run->sinks[1].midline && !run->sinks[1].broken) {
-        fputc('\n', stderr);
-    }
+    end_line(run);
+    sink_flush(&run->sinks[1]);
     if (run->error.code) {
         status = run->exec_status ? run->exec_status : exit_status(run->error.code);
         run_report_launcher(&report, &run->error);

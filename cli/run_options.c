@@ -21,7 +21,7 @@
 static const struct setting {
     const char *name, *variable, *flag_source, *variable_source, *standard;
 } settings[] = {
-#define RF_X(NAME, flag, standard, argument, help)                                                 \
+#define RF_X(NAME, flag, key, standard, argument, group, help)                                     \
     {flag, "RINGFOLD_" #NAME, "flag --" flag, "variable RINGFOLD_" #NAME, standard},
     RUN_SETTING_LIST(RF_X)
 #undef RF_X
@@ -55,19 +55,19 @@ static const char *const ignored[] = {
     { text, KEY_IGNORED + (index), argument, OPTION_HIDDEN, NULL, 0 }
 
 static const struct argp_option flags[] = {
-#define RF_X(NAME, flag, standard, argument, help)                                                 \
-    {flag, KEY_SETTING + RUN_##NAME, argument, 0, help, 0},
+    {NULL, 0, NULL, 0, "Workers:", 1},
+#define RF_X(NAME, flag, key, standard, argument, group, help)                                     \
+    {flag, (key) ? (key) : KEY_SETTING + RUN_##NAME, argument, 0, help, group},
     RUN_SETTING_LIST(RF_X)
 #undef RF_X
-        {NULL, 'n', "N", 0, "As --workers; so is -np", 0},
-    {"nproc-per-node", KEY_PER_HOST, "N", 0, "Workers on each host; auto: one for each core", 0},
+        {"nproc-per-node", KEY_PER_HOST, "N", 0, "N on each host; auto: one for each core", 1},
     {"ppn", 0, NULL, OPTION_ALIAS, NULL, 0},
-    {NULL, 'x', "NAME[=VALUE]", 0, "Set a variable for the workers (without a value: insist on it)",
-     0},
-    {NULL, 'q', NULL, 0, "As --quiet", 0},
-    {NULL, 'v', NULL, 0, "As --verbose", 0},
-    {"dry-run", KEY_DRY_RUN, NULL, 0, "Show what would be started, and start nothing", 0},
-    {"explain", KEY_EXPLAIN, NULL, 0, "Show every setting and the place it came from", 0},
+    {NULL, 'x', "NAME[=VALUE]", 0, "Set a variable for them (no value: insist on it)", 1},
+    {NULL, 0, NULL, 0, "How they meet:", 2},
+    {NULL, 0, NULL, 0, "When something fails (times as 500ms, 3s, 5m):", 3},
+    {NULL, 0, NULL, 0, "Output:", 4},
+    {"dry-run", KEY_DRY_RUN, NULL, 0, "Show what would be started, and start nothing", 4},
+    {"explain", KEY_EXPLAIN, NULL, 0, "Show every setting and the place it came from", 4},
     {"join", KEY_JOIN, "HOST:PORT", OPTION_HIDDEN, NULL, 0},
     {"nproc_per_node", KEY_PER_HOST, "N", OPTION_HIDDEN, NULL, 0},
     {"nnodes", KEY_HOSTS, "N", OPTION_HIDDEN, NULL, 0},
@@ -215,8 +215,8 @@ static const struct argp argp = {
     parse_flag,
     "[--] PROGRAM [ARGUMENTS]",
     "Start workers on this host, show what they write, and end them together.\v"
-    "Each flag's variable is RINGFOLD_ and its name, as RINGFOLD_START_TIMEOUT. Times have a unit: "
-    "500ms, 3s, 5m. The spellings of torchrun are accepted.\n\n"
+    "Each flag's variable is RINGFOLD_ and its name, as RINGFOLD_START_TIMEOUT. The spellings of "
+    "torchrun are accepted.\n\n"
     "Ctrl-C: finish the step, save and stop. Twice: stop now. Three times: kill.\n\n"
     "  ringfold run -n 4 -- ringfold train --model mlp --data data/mnist",
     NULL,
@@ -563,10 +563,24 @@ const char *run_setting_name(enum run_setting setting) {
     return settings[setting].name;
 }
 
+/* What it means that a setting is empty. */
+static const char *empty_setting(int setting) {
+    switch (setting) {
+    case RUN_STORE:
+        return "hosted here";
+    case RUN_KEY_FILE:
+        return "a random key";
+    case RUN_RUN_DIR:
+        return "runs/NAME-TIME";
+    default:
+        return "-";
+    }
+}
+
 void run_options_explain(const struct run_options *options) {
     for (int i = 0; i < RUN_SETTING_COUNT; i++) {
         const struct run_value *value = &options->values[i];
-        printf("%-14s %-24s %s\n", settings[i].name, value->text[0] ? value->text : "-",
-               value->source);
+        printf("%-14s %-24s %s\n", settings[i].name,
+               value->text[0] ? value->text : empty_setting(i), value->source);
     }
 }

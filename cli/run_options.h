@@ -10,29 +10,29 @@
 #include <ringfold/types.h>
 #include <stdbool.h>
 
-/* X(NAME, flag, default, argument in the help or NULL for a switch, help). The variable is
- * RINGFOLD_NAME. */
+/* X(NAME, flag, short flag or 0, default, argument in the help or NULL for a switch, group in the
+ * help, help). The variable is RINGFOLD_NAME. */
 #define RUN_SETTING_LIST(X)                                                                        \
-    X(WORKERS, "workers", "1", "N", "Start N workers")                                             \
-    X(STORE, "store", "", "URI", "Meet at this store (tcp://HOST:PORT) instead of hosting one")    \
-    X(JOB, "job", "", "NAME", "Name of the job (default: the program's, with a random end)")       \
-    X(KEY_FILE, "key-file", "", "FILE", "Take the job's key from FILE (default: a random one)")    \
-    X(DETECT, "detect", "3s", "TIME", "Take a silent worker for lost after TIME (default 3s)")     \
-    X(START_TIMEOUT, "start-timeout", "5m", "TIME", "Wait TIME for all workers (default 5m)")      \
-    X(GRACE, "grace", "30s", "TIME", "What a worker gets to save itself (default 30s)")            \
-    X(TRANSPORT, "transport", "auto", "NAME", "auto, shm or tcp")                                  \
-    X(ALGORITHM, "algorithm", "auto", "NAME", "Of the collectives: auto, ring, direct, ...")       \
-    X(RUN_DIR, "run-dir", "", "DIR", "Run folder (default runs/NAME-TIME)")                        \
-    X(SHOW, "show", "all", "RANKS", "Whose output is shown: all, none, or a list as 0,3-5")        \
-    X(PREFIX, "prefix", "auto", "WHEN", "Prefix of their lines: auto (with several) or none")      \
-    X(THREADS, "threads", "auto", "N", "OMP_NUM_THREADS of each worker (auto: cores / workers)")   \
-    X(BIND, "bind", "none", "TO", "Bind each worker to: none, core")                               \
-    X(QUIET, "quiet", "no", NULL, "Only errors and the workers' own output")                       \
-    X(VERBOSE, "verbose", "no", NULL, "Also timeouts, and each worker's start and end")            \
-    X(JSON, "json", "no", NULL, "The launcher's own messages as JSON lines on stderr")
+    X(WORKERS, "workers", 'n', "1", "N", 1, "Start N workers (also: -np N)")                       \
+    X(THREADS, "threads", 0, "auto", "N", 1, "OMP_NUM_THREADS of each (auto: cores / workers)")    \
+    X(BIND, "bind", 0, "none", "TO", 1, "Bind each worker to: none, core")                         \
+    X(STORE, "store", 0, "", "URI", 2, "Meet at tcp://HOST:PORT instead of hosting a store")       \
+    X(JOB, "job", 0, "", "NAME", 2, "The job's name (default: the program's, and random)")         \
+    X(KEY_FILE, "key-file", 0, "", "FILE", 2, "Take the job's key from FILE (default: random)")    \
+    X(TRANSPORT, "transport", 0, "auto", "NAME", 2, "auto, shm or tcp")                            \
+    X(ALGORITHM, "algorithm", 0, "auto", "NAME", 2, "Of the collectives: auto, ring, direct, ...") \
+    X(DETECT, "detect", 0, "3s", "TIME", 3, "Take a silent worker for lost (default 3s)")          \
+    X(START_TIMEOUT, "start-timeout", 0, "5m", "TIME", 3, "Wait for all workers (default 5m)")     \
+    X(GRACE, "grace", 0, "30s", "TIME", 3, "What a worker gets to save itself (default 30s)")      \
+    X(RUN_DIR, "run-dir", 0, "", "DIR", 4, "The run folder (default runs/NAME-TIME)")              \
+    X(SHOW, "show", 0, "all", "RANKS", 4, "Whose output is shown: all, none, 0,3-5")               \
+    X(PREFIX, "prefix", 0, "auto", "WHEN", 4, "Put the rank before each line: auto, none")         \
+    X(QUIET, "quiet", 'q', "no", NULL, 4, "Only errors and the workers' own output")               \
+    X(VERBOSE, "verbose", 'v', "no", NULL, 4, "Also timeouts, and each worker's start and end")    \
+    X(JSON, "json", 0, "no", NULL, 4, "The launcher's own messages as JSON, on stderr")
 
 enum run_setting {
-#define RF_X(NAME, flag, standard, argument, help) RUN_##NAME,
+#define RF_X(NAME, flag, key, standard, argument, group, help) RUN_##NAME,
     RUN_SETTING_LIST(RF_X)
 #undef RF_X
         RUN_SETTING_COUNT

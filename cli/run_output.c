@@ -11,7 +11,7 @@
 enum { SINK_WRITE = 4096 /* a pipe that polls writable takes as much without waiting */ };
 
 int sink_open(struct sink *sink, int fd, bool colour) {
-    *sink = (struct sink){.fd = fd, .colour = colour};
+    *sink = (struct sink){.fd = fd, .terminal = isatty(fd), .colour = colour};
     sink->bytes = malloc(SINK_BYTES);
     return sink->bytes ? 0 : ENOMEM;
 }

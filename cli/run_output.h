@@ -22,7 +22,7 @@ struct sink {
     int fd;
     bool broken;  /* its reader is gone: what comes is dropped (the logs have it) */
     bool midline; /* the last byte put in was not the end of a line */
-    bool colour;
+    bool terminal, colour;
     size_t start, end;
     char *bytes;
 };

@@ -52,9 +52,11 @@ void rf__draft_take(struct rf__draft *draft, int peer, bool first, struct rf__sp
 void rf__draft_fold_own(struct rf__draft *draft, int peer, struct rf__span dst, size_t in_offset,
                         enum rf__side side);
 
-/* (a + b) mod size, for -size <= b. */
+/* (a + b) mod size, for 0 <= a < size and -size <= b <= size. Adds, because plans of many ranks
+ * call it a billion times. */
 static inline int rf__wrap_rank(int a, int b, int size) {
-    return ((a + b) % size + size) % size;
+    int rank = a + b;
+    return rank < 0 ? rank + size : rank >= size ? rank - size : rank;
 }
 
 /* The smallest k with 2^k >= n, and the largest power of two <= n. */

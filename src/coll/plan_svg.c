@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_RANKS = RF_PLAN_MAX_PICTURE_RANKS, MARGIN = 28, HEADER = 82, CAPTION = 50, FOOTER = 50 };
+enum { MAX_RANKS = RF_PLAN_MAX_PICTURE_RANKS, MARGIN = 28, HEADER = 82, CAPTION = 64, FOOTER = 46 };
 
 #define PI    3.14159265358979323846
 #define CARD  "#fcfcfd"
@@ -286,15 +286,14 @@ static void badge(struct picture *p, struct point at, int slice, const char *col
 }
 
 static void draw_message(struct picture *p, const struct rf_plan_message *m, double stroke,
-                         bool with_badge) {
+                         bool around, bool with_badge) {
     int of, index = message_colour(p, m, &of);
     struct colour colour = colour_of(index < 0 ? 0 : index, of);
     const char *hex = index < 0 ? "#9aa3ad" : colour.hex;
     double a = angle_of(p, m->from), b = angle_of(p, m->to), head = 5 + 2.2 * stroke;
-    bool next = p->size > 2 && (m->from + 1) % p->size == m->to;
     struct point from, to, middle;
 
-    if (next) {
+    if (around) {
         /* Along the circle. */
         double trim = (p->outer + 5) / p->radius, back = head * 0.8 / p->radius;
         b = a + 2 * PI / p->size;
@@ -342,6 +341,27 @@ static void put_bytes(struct picture *p, uint64_t bytes) {
     put(p, "%.*f %s", value < 10 && value != floor(value) ? 1 : 0, value, units[unit]);
 }
 
+/* Algorithms of two equal halves. */
+static bool has_halves(const struct picture *p) {
+    const struct rf_plan_options *o = &p->plan->options;
+    return o->coll == RF_COLL_ALLREDUCE && p->steps % 2 == 0 &&
+           (p->slices == 1 || p->slices == p->size) &&
+           (o->algorithm == RF_ALGORITHM_RING || o->algorithm == RF_ALGORITHM_RABENSEIFNER ||
+            o->algorithm == RF_ALGORITHM_TREE);
+}
+
+static const char *phase_of(const struct picture *p, int step) {
+    bool first = step < p->steps / 2;
+
+    if (!has_halves(p)) {
+        return "";
+    }
+    if (p->plan->options.algorithm == RF_ALGORITHM_TREE) {
+        return first ? "\u00b7 reduce" : "\u00b7 broadcast";
+    }
+    return first ? "\u00b7 reduce-scatter" : "\u00b7 all-gather";
+}
+
 /* "4 messages of 16 MiB, added up" */
 static void draw_caption(struct picture *p, int step) {
     struct rf_plan_message m, first = {0};
@@ -355,11 +375,11 @@ static void draw_caption(struct picture *p, int step) {
         folds += m.fold;
         count++;
     }
-    double y = p->panel_h / 2 - CAPTION / 2.0 + 12;
+    double y = p->radius + p->outer - CAPTION / 2.0 + 28;
     put(p,
         "<text x=\"0\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"" INK
-        "\" text-anchor=\"middle\">step %d</text>\n",
-        y, step + 1);
+        "\" text-anchor=\"middle\">step %d<tspan dx=\"4\" font-weight=\"400\">%s</tspan></text>\n",
+        y, step + 1, phase_of(p, step));
     put(p, "<text x=\"0\" y=\"%.1f\" font-size=\"11.5\" fill=\"" FAINT "\" text-anchor=\"middle\">",
         y + 17);
     put(p, "%llu message%s", (unsigned long long)count, count == 1 ? "" : "s");
@@ -376,13 +396,14 @@ static void draw_step(struct picture *p, int step) {
     double y = HEADER + (step / p->columns + 0.5) * p->panel_h;
     struct rf_plan_message m;
     uint64_t count = 0;
+    bool around = p->size > 2; /* only to the next rank, like a ring */
 
     for (uint64_t at = 0; message_of_step(p, step, &at, &m);) {
+        around = around && (m.from + 1) % p->size == m.to;
         count++;
     }
     double stroke = count <= (uint64_t)(2 * p->size) ? 2.6 : count <= 60 ? 1.6 : 0.9;
-    bool badges = p->look == SLICES && p->slices > 1 && p->slices <= 8 && p->size <= 8 &&
-                  count <= (uint64_t)(2 * p->size);
+    bool badges = around && p->look == SLICES && p->slices > 1 && p->slices <= 8;
 
     put(p, "<g transform=\"translate(%.1f %.1f)\">\n", x, y);
     draw_caption(p, step);
@@ -394,7 +415,7 @@ static void draw_step(struct picture *p, int step) {
         draw_rank(p, r);
     }
     for (uint64_t at = 0; message_of_step(p, step, &at, &m);) {
-        draw_message(p, &m, stroke, badges);
+        draw_message(p, &m, stroke, around, badges);
     }
     put(p, "</g>\n</g>\n");
 }
@@ -402,19 +423,22 @@ static void draw_step(struct picture *p, int step) {
 /* ---- the page ---- */
 
 static void lay_out(struct picture *p) {
-    const struct rf_plan_options *o = &p->plan->options;
     int n = p->size, steps = p->steps > 0 ? p->steps : 1;
-    bool halves = o->coll == RF_COLL_ALLREDUCE &&
-                  (o->algorithm == RF_ALGORITHM_RING || o->algorithm == RF_ALGORITHM_RABENSEIFNER ||
-                   o->algorithm == RF_ALGORITHM_TREE);
 
     p->outer = n <= 8 ? 25 : n <= 14 ? 19 : 15;
     p->inner = p->outer * 0.5;
-    p->radius = fmax(n == 1 ? 1 : 64, n * (p->outer * 2 + (n <= 8 ? 24 : 8)) / (2 * PI));
+    p->radius = fmax(n == 1   ? 1
+                     : n == 2 ? 62
+                              : 76,
+                     n *
+                         (p->outer * 2 + (n <= 8    ? 42
+                                          : n <= 14 ? 26
+                                                    : 18)) /
+                         (2 * PI));
     p->panel_w = 2 * (p->radius + p->outer) + 40;
     p->panel_h = 2 * (p->radius + p->outer) + 28 + CAPTION;
     p->columns = steps <= 3 ? steps : steps <= 8 ? (steps + 1) / 2 : steps <= 24 ? 5 : 8;
-    if (halves && steps % 2 == 0 && steps / 2 <= 7) {
+    if (p->steps && has_halves(p) && steps / 2 <= 7) {
         p->columns = steps / 2; /* reduce-scatter above, all-gather below */
     }
     p->rows = (steps + p->columns - 1) / p->columns;
@@ -457,8 +481,7 @@ static void draw_header(struct picture *p) {
     put(p,
         "<text x=\"%d\" y=\"38\" font-size=\"19\" font-weight=\"700\" fill=\"" INK
         "\">%s <tspan font-weight=\"400\" fill=\"" FAINT "\">by</tspan> %s "
-        "<tspan font-weight=\"400\" fill=\"" FAINT "\">on %d rank%s, </tspan>"
-        "<tspan font-weight=\"400\" fill=\"" FAINT "\">",
+        "<tspan font-weight=\"400\" fill=\"" FAINT "\">on %d rank%s, ",
         MARGIN, rf_coll_name(o->coll), rf_algorithm_name(o->algorithm), p->size,
         p->size == 1 ? "" : "s");
     put_bytes(p, o->count * rf_type_size(o->type));

@@ -30,20 +30,22 @@ static struct rf__span slice(const struct rf__draft *draft, enum rf__buffer buff
 void rf__write_ring_allreduce(struct rf__draft *draft) {
     int rank = draft->params.rank, size = draft->params.size;
     int right = rf__wrap_rank(rank, 1, size), left = rf__wrap_rank(rank, -1, size);
+    struct rf__span passed =
+        slice(draft, RF__IN, left); /* what comes in goes out in the next step */
 
     for (int s = 0; s < size - 1; s++) {
-        struct rf__span in = slice(draft, RF__OUT, rf__wrap_rank(rank, -2 - s, size));
-        rf__draft_send(draft, right,
-                       slice(draft, s ? RF__OUT : RF__IN, rf__wrap_rank(rank, -1 - s, size)));
-        rf__draft_fold_own(draft, left, in, in.offset, RF__LEFT);
+        rf__draft_send(draft, right, passed);
+        passed = slice(draft, RF__OUT, rf__wrap_rank(rank, -2 - s, size));
+        rf__draft_fold_own(draft, left, passed, passed.offset, RF__LEFT);
         if (s == size - 2) {
-            rf__draft_divide(draft, in);
+            rf__draft_divide(draft, passed);
         }
         draft->step++;
     }
     for (int t = 0; t < size - 1; t++) {
-        rf__draft_send(draft, right, slice(draft, RF__OUT, rf__wrap_rank(rank, -t, size)));
-        rf__draft_recv(draft, left, slice(draft, RF__OUT, rf__wrap_rank(rank, -1 - t, size)));
+        rf__draft_send(draft, right, passed);
+        passed = slice(draft, RF__OUT, rf__wrap_rank(rank, -1 - t, size));
+        rf__draft_recv(draft, left, passed);
         draft->step++;
     }
 }

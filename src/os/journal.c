@@ -193,8 +193,12 @@ static int open_locked(struct rf__journal *journal, struct rf_error *err) {
         }
         if (flock(journal->fd, LOCK_EX | LOCK_NB)) {
             if (errno == EWOULDBLOCK) {
-                return rf__fail(err, RF_EJOURNAL, 0, "journal '%s' is in use by another store",
-                                journal->path);
+                (void)rf__fail(err, RF_EJOURNAL, 0, "journal '%s' is in use by another store",
+                               journal->path);
+                if (err) {
+                    rf__detail(err->next, "stop that store, or give this one its own journal");
+                }
+                return RF_EJOURNAL;
             }
             return rf__fail(err, RF_EJOURNAL, errno, "journal '%s' cannot be locked",
                             journal->path);

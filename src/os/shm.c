@@ -424,7 +424,9 @@ static size_t put(struct rf__ring *out, const char *bytes, size_t count, size_t 
     size_t n = count < room ? count : room;
 
     n = n < CHUNK ? n : CHUNK;
-    memcpy(out->base + RING_DATA + (out->at & (out->capacity - 1)), bytes, n);
+    if (n) { /* an empty part may have no address */
+        memcpy(out->base + RING_DATA + (out->at & (out->capacity - 1)), bytes, n);
+    }
     out->at += n;
     return n;
 }

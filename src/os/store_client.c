@@ -168,7 +168,9 @@ static void forget(struct client *client, struct pending *pending) {
 static void name_request(const struct client *client, const struct pending *pending,
                          struct rf_error *err) {
     int shown = (int)(pending->request.key_bytes < 80 ? pending->request.key_bytes : 80);
-    if (shown) {
+    if (pending->request.op == RF__KV_UNWATCH) {
+        (void)rf__wrap(err, RF_ESTORE, "the store %s: ", client->uri);
+    } else if (shown) {
         (void)rf__wrap(err, RF_ESTORE, "%s '%.*s' at the store %s: ", op_name(pending->request.op),
                        shown, pending->request.key, client->uri);
     } else {

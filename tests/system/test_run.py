@@ -515,7 +515,7 @@ def test_asked_once_workers_save_and_stop(tmp_path, there, number):
     process.send_signal(number)
     _, err = finish(process)
     assert process.returncode == 75
-    assert "stopping: 2 workers to finish the step, save and stop" in err
+    assert "stopping 2 workers: finish the step, save" in err
     assert "error[" not in err
     assert not (there / "error.json").exists()
     assert [e["signal"] for e in events(there) if e["event"] == "stop"] == [number.name]

@@ -8,7 +8,7 @@
 #include "ddp/buckets.h"
 #include "ddp/ddp.h"
 #include "member/step.h"
-#include "unit/threaded_runner.h"
+#include "support/threaded_runner.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

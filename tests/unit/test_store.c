@@ -54,6 +54,7 @@ struct world {
     uint64_t compact_bytes;
     bool in_memory;
     struct rf__store_server *server;
+    struct rf__poll_source server_source; /* only wakes the poller */
     int port;
     struct rf__poller *poller;
     struct rf__store *clients[CLIENTS];
@@ -63,6 +64,11 @@ struct world {
 };
 
 static struct world world;
+
+static void on_ready(struct rf__poll_source *source, uint32_t events) {
+    (void)source;
+    (void)events;
+}
 
 static void start_server(void) {
     struct rf_error err;
@@ -75,11 +81,15 @@ static void start_server(void) {
         fail_msg("%s", err.text);
     }
     world.port = rf__store_server_port(world.server);
+    world.server_source =
+        (struct rf__poll_source){.fd = rf__store_server_fd(world.server), .ready = on_ready};
+    assert_int_equal(rf__poller_add(world.poller, &world.server_source, NULL), 0);
     snprintf(world.bind, sizeof world.bind, "127.0.0.1:%d", world.port);
 }
 
 /* As a process that is killed: nothing is flushed, sockets and file are just gone. */
 static void kill_server(void) {
+    rf__poller_remove(world.poller, &world.server_source);
     rf__store_server_destroy(world.server);
     world.server = NULL;
 }
@@ -88,7 +98,9 @@ static int set_up(void **state) {
     (void)state;
     struct seen *log = world.log ? world.log : calloc(LOG, sizeof *log);
     world = (struct world){.log = log, .bind = "127.0.0.1:0"};
-    snprintf(world.folder, sizeof world.folder, "/tmp/ringfold-store-XXXXXX");
+    /* In memory where possible: what these tests crash are processes, not the machine. */
+    snprintf(world.folder, sizeof world.folder, "%s/ringfold-store-XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
     assert_non_null(mkdtemp(world.folder));
     snprintf(world.journal, sizeof world.journal, "%s/journal", world.folder);
     assert_int_equal(rf__poller_create(&world.poller, NULL), 0);
@@ -167,7 +179,7 @@ static void turn(void) {
             soonest = deadline < soonest ? deadline : soonest;
         }
     }
-    /* The server's descriptor is not in the poller: look at both, briefly. */
+    /* Briefly: what the server left for its next step does not wake the poller. */
     int64_t wait = soonest - rf__now();
     (void)rf__poller_collect(world.poller, wait < 0 ? 0 : wait < RF__MS ? wait : RF__MS);
     rf__poller_dispatch(world.poller);
@@ -556,6 +568,351 @@ static void a_quiet_watch_stays_fresh(void **state) {
     assert_int_equal(count_of(watch, RF__STORE_REPLY), 1);
 }
 
+/* A server that answers nobody: only to open the journal and look. */
+static int try_server(const char *bind, const char *journal, struct rf__store_server **out,
+                      struct rf_error *err) {
+    struct rf__store_server_options options = {
+        .bind = bind, .journal = journal, .key = key, .key_bytes = sizeof key};
+    return rf__store_server_create(&options, out, err);
+}
+
+static void a_taken_port_names_its_holder(void **state) {
+    struct rf__store_server *second;
+    struct rf_error err;
+    char holder[32];
+    (void)state;
+    start_server();
+    assert_int_equal(try_server(world.bind, NULL, &second, &err), RF_EADDR);
+    assert_null(second);
+    assert_int_equal(err.sys_errno, EADDRINUSE);
+    assert_string_equal(err.where, world.bind);
+    assert_non_null(strstr(err.text, world.bind));
+    snprintf(holder, sizeof holder, "pid %d (", (int)getpid());
+    assert_non_null(strstr(err.why, holder));
+
+    const char *bad[] = {"127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "::1:5", "[::1:5", "a:b"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(try_server(bad[i], NULL, &second, &err), RF_EINVAL);
+        assert_non_null(strstr(err.text, bad[i]));
+    }
+    assert_int_equal(try_server("203.0.113.77:0", NULL, &second, &err), RF_EADDR);
+    assert_non_null(strstr(err.text, "203.0.113.77"));
+}
+
+static bool can_connect(int family, int port) {
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
+                              .sin6_port = htons((uint16_t)port),
+                              .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct sockaddr_in v4 = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(family, SOCK_STREAM, 0);
+    bool done =
+        fd >= 0 && !(family == AF_INET6 ? connect(fd, (const struct sockaddr *)&v6, sizeof v6)
+                                        : connect(fd, (const struct sockaddr *)&v4, sizeof v4));
+    if (fd >= 0) {
+        close(fd);
+    }
+    return done;
+}
+
+static void every_form_of_address_is_listened_on(void **state) {
+    struct rf__store_server *server;
+    struct rf_error err;
+    (void)state;
+    assert_int_equal(try_server("127.0.0.1:0", NULL, &server, &err), 0);
+    assert_true(can_connect(AF_INET, rf__store_server_port(server)));
+    rf__store_server_destroy(server);
+    assert_int_equal(try_server(":0", NULL, &server, &err), 0);
+    assert_true(can_connect(AF_INET, rf__store_server_port(server)));
+    bool has_v6 = can_connect(AF_INET6, rf__store_server_port(server));
+    rf__store_server_destroy(server);
+    assert_int_equal(try_server("localhost:0", NULL, &server, &err), 0);
+    assert_true(can_connect(AF_INET, rf__store_server_port(server)));
+    rf__store_server_destroy(server);
+    if (has_v6) {
+        assert_int_equal(try_server("[::1]:0", NULL, &server, &err), 0);
+        assert_true(can_connect(AF_INET6, rf__store_server_port(server)));
+        rf__store_server_destroy(server);
+        assert_int_equal(try_server("[::]:0", NULL, &server, &err), 0);
+        assert_true(can_connect(AF_INET, rf__store_server_port(server)));
+        rf__store_server_destroy(server);
+    }
+}
+
+static void a_journal_belongs_to_one_server(void **state) {
+    struct rf__store_server *second;
+    struct rf_error err;
+    (void)state;
+    world.compact_bytes = 100;
+    start_server();
+    add_client(0, key);
+    assert_int_equal(try_server("127.0.0.1:0", world.journal, &second, &err), RF_EJOURNAL);
+    assert_non_null(strstr(err.text, world.journal));
+    assert_non_null(strstr(err.text, "in use"));
+    for (int i = 0; i < 10; i++) {
+        (void)await(ask_put(0, "k", "a value that makes the journal grow", 0));
+    }
+    /* The lock went over to the compacted file. */
+    assert_int_equal(try_server("127.0.0.1:0", world.journal, &second, &err), RF_EJOURNAL);
+    kill_server();
+    assert_int_equal(try_server("127.0.0.1:0", "/proc/nowhere/j", &second, &err), RF_EJOURNAL);
+    assert_non_null(strstr(err.text, "/proc/nowhere/j"));
+    assert_int_equal(try_server("127.0.0.1:0", "/dev/null", &second, &err), RF_EJOURNAL);
+    assert_int_equal(try_server("127.0.0.1:0", world.folder, &second, &err), RF_EJOURNAL);
+    assert_non_null(strstr(err.text, world.folder));
+}
+
+static size_t read_journal(unsigned char **out) {
+    struct stat file;
+    assert_int_equal(stat(world.journal, &file), 0);
+    *out = malloc((size_t)file.st_size + 1);
+    int fd = open(world.journal, O_RDONLY);
+    assert_int_equal(pread(fd, *out, (size_t)file.st_size + 1, 0), file.st_size);
+    close(fd);
+    return (size_t)file.st_size;
+}
+
+static void write_journal(const unsigned char *bytes, size_t count) {
+    int fd = open(world.journal, O_WRONLY | O_TRUNC | O_CREAT, 0600);
+    assert_int_equal(write(fd, bytes, count), count);
+    close(fd);
+}
+
+enum { STEPS = 12 };
+
+/* A journal of STEPS puts, each in a batch of its own; where each ends. */
+static size_t make_steps(unsigned char **out, size_t ends[STEPS + 1]) {
+    struct stat file;
+    start_server();
+    add_client(0, key);
+    for (int i = 0; i <= STEPS; i++) {
+        if (i > 0) {
+            char name[16];
+            snprintf(name, sizeof name, "step/%d", i);
+            assert_int_equal(await(ask_put(0, name, "value", 0))->key_revision, i);
+        }
+        assert_int_equal(stat(world.journal, &file), 0);
+        ends[i] = (size_t)file.st_size;
+    }
+    kill_server();
+    return read_journal(out);
+}
+
+static int replay_record(void *context, const unsigned char *record, size_t bytes) {
+    return rf__kv_replay(context, record, bytes);
+}
+
+/* Opens the file and tells the revision it leads to; or the error. */
+static int64_t revision_of_journal(uint64_t *cut, struct rf_error *err) {
+    struct rf__journal *journal;
+    struct rf__kv *kv = rf__kv_create();
+    struct rf__journal_options options = {.path = world.journal,
+                                          .record_max = RF__KV_RECORD_MAX,
+                                          .record = replay_record,
+                                          .context = kv};
+    int64_t revision = rf__journal_open(&options, &journal, err);
+    if (!revision) {
+        revision = rf__kv_revision(kv);
+        *cut = rf__journal_cut(journal);
+        rf__journal_close(journal);
+    }
+    rf__kv_destroy(kv);
+    return revision;
+}
+
+static void a_cut_journal_replays_to_a_prefix(void **state) {
+    unsigned char *bytes;
+    size_t ends[STEPS + 1];
+    struct rf_error err;
+    uint64_t cut;
+    (void)state;
+    size_t count = make_steps(&bytes, ends);
+    assert_int_equal(count, ends[STEPS]);
+    for (size_t length = 0; length <= count; length++) {
+        write_journal(bytes, length);
+        int whole = 0;
+        while (whole < STEPS && ends[whole + 1] <= length) {
+            whole++;
+        }
+        assert_int_equal(revision_of_journal(&cut, &err), whole);
+        size_t sound = length < ends[0] ? 0 : ends[whole];
+        assert_int_equal(cut, length - sound);
+        /* It was cut off: the second time there is nothing to cut. */
+        assert_int_equal(revision_of_journal(&cut, &err), whole);
+        assert_int_equal(cut, 0);
+    }
+    /* A tail of zeros, as a file system leaves it after a crash. */
+    unsigned char *longer = calloc(count + 5000, 1);
+    memcpy(longer, bytes, count);
+    write_journal(longer, count + 5000);
+    assert_int_equal(revision_of_journal(&cut, &err), STEPS);
+    assert_int_equal(cut, 5000);
+    free(longer);
+    /* The server says so. */
+    write_journal(bytes, count - 1);
+    start_server();
+    assert_non_null(strstr(rf__store_server_note(world.server), world.journal));
+    assert_non_null(strstr(rf__store_server_note(world.server), "cut off"));
+    assert_int_equal(get(0, "step/12")->code, RF_ENOTFOUND);
+    assert_int_equal(get(0, "step/11")->code, 0);
+    free(bytes);
+}
+
+static void a_damaged_journal_is_refused(void **state) {
+    unsigned char *bytes;
+    size_t ends[STEPS + 1];
+    struct rf_error err;
+    uint64_t cut = 0;
+    (void)state;
+    size_t count = make_steps(&bytes, ends);
+    for (size_t at = 0; at < count; at++) {
+        bytes[at] ^= 0x10;
+        write_journal(bytes, count);
+        int64_t revision = revision_of_journal(&cut, &err);
+        if (at < ends[STEPS - 1]) {
+            /* Something behind it was synced later: that would be lost. */
+            int whole = 0;
+            while (ends[whole + 1] <= at) {
+                whole++;
+            }
+            char offset[64];
+            snprintf(offset, sizeof offset, "damaged at offset %zu of %zu",
+                     at < ends[0] ? 0 : ends[whole], count);
+            assert_int_equal(revision, RF_EJOURNAL);
+            assert_non_null(strstr(err.text, offset));
+            assert_non_null(strstr(err.text, world.journal));
+            unsigned char *after;
+            assert_int_equal(read_journal(&after), count); /* and nothing was touched */
+            assert_memory_equal(after, bytes, count);
+            free(after);
+        } else {
+            assert_int_equal(revision, STEPS - 1);
+        }
+        bytes[at] ^= 0x10;
+    }
+    free(bytes);
+}
+
+/* A crash while a batch of several records was written can leave its second without its first:
+ * neither was acknowledged. */
+static void a_torn_batch_is_cut_off_whole(void **state) {
+    unsigned char record[100], *bytes;
+    size_t good;
+    struct rf__journal *journal;
+    struct rf__kv *kv = rf__kv_create();
+    struct rf__journal_options options = {.path = world.journal,
+                                          .record_max = RF__KV_RECORD_MAX,
+                                          .record = replay_record,
+                                          .context = kv};
+    struct rf__kv_request request = {
+        .op = RF__KV_PUT, .key = "k", .key_bytes = 1, .value = (const void *)"v", .value_bytes = 1};
+    struct rf__kv_result result;
+    (void)state;
+    assert_int_equal(rf__journal_open(&options, &journal, NULL), 0);
+    for (int i = 0; i < 6; i++) {
+        assert_true(rf__kv_change(kv, 0, &request, 0, &result));
+        size_t size = rf__kv_command_record(kv, 0, &request, record, sizeof record);
+        assert_int_equal(rf__journal_append(journal, record, size), 0);
+        if (i == 2 || i == 5) {
+            assert_int_equal(rf__journal_sync(journal, NULL), 0);
+        }
+    }
+    rf__journal_close(journal);
+    rf__kv_destroy(kv);
+    size_t count = read_journal(&bytes);
+    size_t each = (count - RF__JOURNAL_HEADER) / 6;
+    for (size_t at = RF__JOURNAL_HEADER; at < count; at++) {
+        size_t index = (at - RF__JOURNAL_HEADER) / each;
+        kv = rf__kv_create();
+        bytes[at] ^= 1;
+        int rc = rf__journal_scan(bytes, count, RF__KV_RECORD_MAX, replay_record, kv, &good, NULL);
+        bytes[at] ^= 1;
+        assert_int_equal(rc, index < 3 ? RF_EJOURNAL : 0);
+        assert_int_equal(good, RF__JOURNAL_HEADER + index * each);
+        assert_int_equal(rf__kv_revision(kv), index);
+        rf__kv_destroy(kv);
+    }
+    free(bytes);
+}
+
+/* The disk is full at each byte of a change's record in turn: the server ends with the path, what
+ * it said before holds, and the change that was not acknowledged is made by its next incarnation,
+ * once. */
+static void a_full_disk_ends_the_server_and_loses_nothing(void **state) {
+    struct rlimit before, limit;
+    struct stat file;
+    struct rf_error err;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    start_server();
+    add_client(0, key);
+    (void)await(ask_put(0, "full/0", "0", 0));
+    for (int round = 1; round <= 60; round++) {
+        char name[16];
+        snprintf(name, sizeof name, "full/%d", round);
+        assert_int_equal(stat(world.journal, &file), 0);
+        limit = before;
+        limit.rlim_cur = (rlim_t)(file.st_size + round - 1);
+        uint64_t id = ask_put(0, name, "value", 0);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        int rc = 0;
+        struct rf__store_event event;
+        while (!rc && !reply_of(id)) {
+            rc = rf__store_server_step(world.server, rf__now(), &err);
+            world.clients[0]->ops->pump(world.clients[0], rf__now());
+            while (world.clients[0]->ops->next(world.clients[0], &event)) {
+                note(0, &event);
+            }
+            (void)rf__poller_collect(world.poller, 0);
+            rf__poller_dispatch(world.poller);
+        }
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_int_equal(rc, RF_EJOURNAL);
+        assert_int_equal(err.sys_errno, EFBIG);
+        assert_non_null(strstr(err.text, world.journal));
+        assert_null(reply_of(id));
+        kill_server();
+        start_server();
+        assert_int_equal(await(id)->code, 0);
+        assert_int_equal(await(id)->key_revision, round + 1);
+    }
+    assert_int_equal(get(0, "full/60")->store_revision, 61);
+}
+
+/* Strangers: noise, silence in the middle of the handshake, and a valid client that then talks
+ * nonsense. */
+static void strangers_do_not_disturb(void **state) {
+    struct rf__rng rng = rf__rng(8, 8, 8);
+    (void)state;
+    start_server();
+    add_client(0, key);
+    struct sockaddr_in v4 = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)world.port),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int silent[8];
+    for (int i = 0; i < 40; i++) {
+        unsigned char noise[300] = {'R', 'F', 'L', 'D', 1, 0, 1, 2, 40, 0};
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (const struct sockaddr *)&v4, sizeof v4), 0);
+        for (size_t k = i % 2 ? 10 : 0; k < sizeof noise; k++) {
+            noise[k] = (unsigned char)rf__rng_u64(&rng);
+        }
+        ssize_t sent = send(fd, noise, i % 5 ? sizeof noise : 7, MSG_NOSIGNAL);
+        assert_true(sent > 0);
+        if (i < 8) {
+            silent[i] = fd;
+        } else {
+            close(fd);
+        }
+        assert_int_equal(await(ask_put(0, "k", "v", 0))->key_revision, i + 1);
+    }
+    for (int i = 0; i < 8; i++) {
+        close(silent[i]);
+    }
+    assert_int_equal(get(0, "k")->code, 0);
+}
+
 int main(void) {
     signal(SIGXFSZ, SIG_IGN);
     const struct CMUnitTest tests[] = {
@@ -571,6 +928,14 @@ int main(void) {
         WITH_WORLD(an_emptied_store_ends_the_watches),
         WITH_WORLD(a_watch_older_than_the_history_is_refused),
         WITH_WORLD(a_quiet_watch_stays_fresh),
+        WITH_WORLD(a_taken_port_names_its_holder),
+        WITH_WORLD(every_form_of_address_is_listened_on),
+        WITH_WORLD(a_journal_belongs_to_one_server),
+        WITH_WORLD(a_cut_journal_replays_to_a_prefix),
+        WITH_WORLD(a_damaged_journal_is_refused),
+        WITH_WORLD(a_torn_batch_is_cut_off_whole),
+        WITH_WORLD(a_full_disk_ends_the_server_and_loses_nothing),
+        WITH_WORLD(strangers_do_not_disturb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

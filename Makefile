@@ -1,0 +1,31 @@
+# The few commands a person needs; CMake does the work. `make demo` and `make check` do all the set-up on a fresh Debian 12.
+.PHONY: all setup demo check install debug asan tsan format clean
+.DEFAULT_GOAL := all
+
+all: build/build.ninja
+	cmake --build build
+
+build/build.ninja: CMakeLists.txt CMakePresets.json
+	cmake --preset release
+
+setup:
+	tools/setup
+
+demo: setup all
+	tools/demo
+
+check: setup
+	tools/check
+
+install: all
+	cmake --install build
+
+debug asan tsan:
+	cmake --preset $@
+	cmake --build --preset $@
+
+format:
+	tools/format --fix
+
+clean:
+	rm -rf build build-*
