@@ -6,13 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Rates that take the cnn on Fashion-MNIST past 90 % within three epochs. */
+/* With the default batch these take the cnn on Fashion-MNIST past 90 % within three epochs. */
 static const double SGD_RATE = 0.05;
-static const double ADAMW_RATE = 0.002;
+static const double ADAMW_RATE = 0.001;
 
 void rf__train_options_init(struct rf_train_options *options) {
     *options = (struct rf_train_options){
-        .model = "mlp", .seed = 1, .epochs = 3, .optimizer = "sgd", .momentum = 0.9};
+        .model = "mlp", .seed = 1, .epochs = 3, .optimizer = "adamw", .momentum = 0.9};
     rf__ddp_options_init(&options->ddp);
 }
 

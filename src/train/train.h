@@ -9,7 +9,7 @@
 
 #include <ringfold/train.h>
 
-enum { RF__TRAIN_BATCH = 256, RF__TRAIN_MICRO_BATCH = 64, RF__TRAIN_MAX_BATCH = 1 << 20 };
+enum { RF__TRAIN_BATCH = 128, RF__TRAIN_MICRO_BATCH = 64, RF__TRAIN_MAX_BATCH = 1 << 20 };
 
 void rf__train_options_init(struct rf_train_options *options);
 

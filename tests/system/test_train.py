@@ -131,7 +131,7 @@ def reports(text):
 
 
 def test_alone(tmp_path, data):
-    done = train(data, "--epochs", 3, "--batch", 50, "--log", "log.jsonl")
+    done = train(data, "--epochs", 3, "--batch", 50, "--optimizer", "sgd", "--log", "log.jsonl")
     folder = tmp_path / "runs" / "latest"
     assert folder.is_symlink() and folder.resolve().name.startswith("train-mlp-")
     *steps, summary = objects(tmp_path / "log.jsonl")

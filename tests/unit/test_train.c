@@ -380,6 +380,7 @@ static struct group *group_make(int size) {
         w->blobs = (struct memory_blobs){{&memory_ops}, false};
         rf__train_options_init(&w->options);
         w->options.data = "set";
+        w->options.optimizer = "sgd";
         w->options.hidden = 24;
         w->options.batch = 24;
         w->options.shards = 12;
@@ -688,8 +689,11 @@ static void options_are_checked(void **state) {
     good.data = "set";
     assert_int_equal(rf__train_options_resolve(&good, 3, &out, &err), 0);
     assert_int_equal(out.shards, 3);
-    assert_int_equal(out.batch, 258);
+    assert_int_equal(out.batch, 129);
     assert_int_equal(out.ddp.shards, 3);
+    assert_true(out.lr == 0.001);
+    good.optimizer = "sgd";
+    assert_int_equal(rf__train_options_resolve(&good, 3, &out, &err), 0);
     assert_true(out.lr == 0.05);
 #define REFUSED(expected, words, change)                                                           \
     do {                                                                                           \
