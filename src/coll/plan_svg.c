@@ -442,7 +442,12 @@ static void lay_out(struct picture *p) {
         p->columns = steps / 2; /* reduce-scatter above, all-gather below */
     }
     p->rows = (steps + p->columns - 1) / p->columns;
-    p->width = fmax(p->columns * p->panel_w + 2 * MARGIN, 560);
+    /* The title's width is unknown here: eleven a character is plenty, and 690 for the note below.
+     */
+    size_t title = strlen(rf_coll_name(p->plan->options.coll)) +
+                   strlen(rf_algorithm_name(p->plan->options.algorithm)) +
+                   strlen(" by  on 24 ranks, 1024 MiB each");
+    p->width = fmax(p->columns * p->panel_w, fmax(11.0 * (double)title, 690)) + 2 * MARGIN;
     p->left = (p->width - p->columns * p->panel_w) / 2;
     p->height = HEADER + p->rows * p->panel_h + FOOTER;
 }
