@@ -250,7 +250,7 @@ static int submit(struct rf__store *store, const struct rf__store_request *reque
 /* The connection. */
 
 static void on_ready(struct rf__poll_source *source, uint32_t events) {
-    struct client *client = (struct client *)((char *)source - offsetof(struct client, source));
+    struct client *client = (void *)((char *)source - offsetof(struct client, source));
     client->readable |= (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
     client->writable |= (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
 }
