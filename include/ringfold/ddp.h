@@ -97,7 +97,8 @@ RF_API RF_MUST_CHECK int rf_ddp_register_state(struct rf_ddp *ddp, const char *n
                                                size_t bytes, struct rf_error *err);
 
 /* Allocates the buckets and checks that all members registered the same with the same options
- * (RF_EMISMATCH) and hold equal parameters and state: RF_EDIVERGED names who differs. Collective. */
+ * (RF_EMISMATCH) and hold equal parameters and state: RF_EDIVERGED names who differs. Collective.
+ */
 RF_API RF_MUST_CHECK int rf_ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 
 RF_API RF_MUST_CHECK int rf_ddp_begin(struct rf_ddp *ddp, struct rf_step *out,
