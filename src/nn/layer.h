@@ -28,10 +28,9 @@ struct rf__layer {
 
     /* Set by describe(). */
     dnnl_memory_desc_t out;
-    dnnl_memory_desc_t
-        read;      /* conv only: the layout the input is brought to, in `keep` if it is not `in` */
-    bool in_place; /* output and input share memory, and so do their gradients */
-    int weight_dims; /* 0: no tensors; otherwise weight_shape is O x I x H x W or O x I */
+    dnnl_memory_desc_t read; /* conv only: how the input is read; where not as `in`, from `keep` */
+    bool in_place;           /* output and input share memory, and so do their gradients */
+    int weight_dims;         /* 0: no tensors; otherwise weight_shape is O x I x H x W or O x I */
     dnnl_dims_t weight_shape;
     size_t keep_bytes; /* what forward leaves for backward, besides input and output */
 

@@ -66,9 +66,7 @@ static void *carve(struct carver *carver, size_t bytes) {
     return part;
 }
 
-/* --- creation
- * --------------------------------------------------------------------------------------------------
- */
+/* --- creation --- */
 
 static int check_options(const struct rf__model_options *options, struct rf_error *err) {
     const struct {
@@ -313,8 +311,7 @@ void rf__model_destroy(struct rf__model *model) {
     }
 }
 
-/* --- what a model is
- * ------------------------------------------------------------------------------------------- */
+/* --- what a model is --- */
 
 int rf__model_tensors(const struct rf__model *model) {
     return model->tensor_count;
@@ -357,8 +354,7 @@ const char *rf__model_compute(void) {
     return compute_text;
 }
 
-/* --- the two passes
- * -------------------------------------------------------------------------------------------- */
+/* --- the two passes --- */
 
 static int take_inputs(struct rf__model *model, const float *inputs, const int32_t *labels,
                        int count, struct rf_error *err) {

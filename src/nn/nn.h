@@ -2,14 +2,14 @@
  * optimizers.
  *
  * A model is built for a largest micro-batch; all activations are planned and allocated then, and a
- * pass allocates nothing. It knows nothing of workers: gradients are *added* to memory that the
- * caller names for each tensor, and the caller is told of each tensor as soon as its gradient is
- * complete, last layer first, so that communication can start. Everything is deterministic for a
- * seed and a thread count; the result for a sample does not depend on the worker.
+ * pass allocates nothing but, when a size of micro-batch first occurs, the operations for it. It
+ * knows nothing of workers: gradients are *added* to memory that the caller names for each tensor,
+ * and the caller is told of each tensor as soon as its gradient is complete, last layer first, so
+ * that communication can start. Everything is deterministic for a seed and a thread count; what a
+ * sample gives does not depend, beyond rounding, on the worker or the micro-batch it is in.
  *
- * Images are NHWC or NCHW as the implementation likes; inputs to a model are float32 rows of
- * `input_count` in the file's order (NCHW with one channel is the same). Labels are 0 … classes
- * - 1. Thread safety: one thread a model. */
+ * A sample is a row of channels x height x width floats, channel by channel. Inputs and labels are
+ * copied. Labels are from 0 to classes - 1. Thread safety: one thread a model. */
 #ifndef RF_NN_NN_H
 #define RF_NN_NN_H
 
@@ -29,8 +29,8 @@ struct rf__model_options {
     uint64_t seed;                        /* of the initial parameters */
 };
 
-/* A trained tensor, in order of the forward pass. `decay`: weight decay applies (not for biases).
- */
+/* A trained tensor, in order of the forward pass, row-major: O x I x H x W, O x I, or O. `decay`:
+ * weight decay applies (not for biases). */
 struct rf__tensor {
     char name[RF__TENSOR_NAME];
     float *data; /* the model's */
@@ -47,8 +47,9 @@ void rf__model_destroy(struct rf__model *model);
 int rf__model_tensors(const struct rf__model *model);
 const struct rf__tensor *rf__model_tensor(const struct rf__model *model, int index);
 size_t rf__model_parameters(const struct rf__model *model); /* elements */
-size_t rf__model_activation_bytes(
-    const struct rf__model *model);  /* scratch and gradients of activations included */
+
+/* Activations, their gradients, and scratch. */
+size_t rf__model_activation_bytes(const struct rf__model *model);
 const char *rf__model_compute(void); /* "oneDNN 2.6.3, AVX-512" */
 
 /* Forward on `count` <= batch samples: sum of the losses (softmax cross-entropy) and, where not
@@ -57,12 +58,11 @@ int rf__model_forward(struct rf__model *model, const float *inputs, const int32_
                       int count, double *loss_sum, int *correct, struct rf_error *err);
 
 /* After a forward: adds the gradient of the *sum* of losses to grad(context, index) for each
- * tensor, last layer first, and calls ready(context, index) after each. Either callback may not
- * touch the model. */
+ * tensor, last layer first, and calls ready(context, index) after each; where that is not 0 the
+ * pass ends with its code and leaves `err` alone. Neither callback may touch the model. */
 struct rf__model_sink {
     float *(*grad)(void *context, int index);
-    int (*ready)(void *context,
-                 int index); /* non-zero ends the pass with that code, err untouched */
+    int (*ready)(void *context, int index);
     void *context;
 };
 int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sink,

@@ -13,8 +13,7 @@
 
 #include <cmocka.h>
 
-/* --- one layer at a time
- * --------------------------------------------------------------------------------------- */
+/* --- one layer at a time --- */
 
 /* A layer with dense memory around it: whatever layout it likes inside, the test sees N x C x H x W
  * or rows. */
@@ -470,8 +469,7 @@ static void loss_does_not_overflow(void **state) {
     assert_true(gradient[0] == 1 && gradient[1] == 0 && gradient[2] == -1);
 }
 
-/* --- whole models
- * ---------------------------------------------------------------------------------------------- */
+/* --- whole models --- */
 
 enum { SIDE = 9, CHANNELS = 2, SAMPLE = CHANNELS * SIDE * SIDE, CLASSES = 5, BATCH = 7 };
 
@@ -1001,9 +999,7 @@ static void mlp_learns_xor(void **state) {
     rf__model_destroy(model);
 }
 
-/* --- optimizers
- * ------------------------------------------------------------------------------------------------
- */
+/* --- optimizers --- */
 
 /* Ten updates with random gradients, against the same in double. */
 static void optimizers_follow_their_papers(void **state) {
