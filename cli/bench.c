@@ -21,14 +21,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_ITERATIONS = 1000000, MOST_FACTOR = 1 << 20, SENDRECV = RF_COLL_COUNT };
+enum {
+    MOST_ITERATIONS = 1000000,
+    MOST_FACTOR = 1 << 20,
+    SENDRECV = RF_COLL_COUNT,
+    MOST_BY_TIME = 4000
+};
+static const double SECONDS_PER_SIZE = 0.4;
 
 /* What to measure, and with what. */
 struct settings {
     int coll; /* enum rf_coll, or SENDRECV: each rank sends to the next and receives from the one
                  before */
     uint64_t min_bytes, max_bytes;
-    int factor, root, warmup, iterations; /* iterations 0: by size */
+    int factor, root, warmup, iterations; /* iterations 0: by time */
     enum rf_type type;
     enum rf_redop redop;
     enum rf_algorithm algorithm;
@@ -90,7 +96,7 @@ static const struct argp_option flags[] = {
     {"redop", 'o', "OP", 0, "sum (default) avg prod min max and or xor", 0},
     {"root", 'r', "RANK", 0, "Root of broadcast, reduce, gather, scatter (0)", 0},
     {"warmup", 'w', "N", 0, "Calls before the timed ones (3)", 0},
-    {"iterations", 'n', "N", 0, "Timed calls; default 400 up to 64K, 40 up to 4M, 9 above", 0},
+    {"iterations", 'n', "N", 0, "Timed calls; default as many as fit into 0.4 s, 9 to 4000", 0},
     {"algorithm", KEY_ALGORITHM, "NAME", 0, "Use this one: ring, direct, tree, shared, …; auto", 0},
     {"transport", KEY_TRANSPORT, "NAME", 0, "auto, shm or tcp", 0},
     {"private", KEY_PRIVATE, NULL, 0, "Buffers in ordinary memory, not the library's shared", 0},
@@ -405,8 +411,38 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int iterations_for(const struct settings *s, size_t bytes) {
-    return s->iterations ? s->iterations : bytes <= 65536 ? 400 : bytes <= (4u << 20) ? 40 : 9;
+/* One call with fresh inputs; *seconds is the time of the call alone. */
+static int time_once(struct bench *b, size_t count, double *seconds) {
+    write_inputs(b, count);
+    int rc = rf_barrier(b->comm);
+    double start = now_s();
+    if (!rc) {
+        rc = run_once(b, count);
+    }
+    *seconds = now_s() - start;
+    return rc;
+}
+
+/* Warms up, and agrees with all ranks on how often to measure: unless told, as often as fits into a
+ * part of a second, so that a disturbance of the machine is not the whole measurement. */
+static int warm_up(struct bench *b, size_t count, size_t bytes, int *iterations) {
+    const struct settings *s = b->settings;
+    double begun = now_s(), seconds = 0;
+    int rc = 0;
+
+    for (int k = 0; !rc && k < s->warmup; k++) {
+        rc = time_once(b, count, &seconds);
+    }
+    *iterations = s->iterations;
+    if (rc || s->iterations) {
+        return rc;
+    }
+    double each = s->warmup ? (now_s() - begun) / s->warmup : 1;
+    rc = rf_allreduce(b->comm, &each, &each, 1, RF_F64, RF_MAX);
+    int least = bytes <= 65536 ? 400 : bytes <= (4u << 20) ? 40 : 9;
+    double fit = SECONDS_PER_SIZE / (each > 1e-9 ? each : 1e-9);
+    *iterations = fit < least ? least : fit > MOST_BY_TIME ? MOST_BY_TIME : (int)fit;
+    return rc;
 }
 
 static double bus_share(const struct bench *b) {
@@ -418,17 +454,9 @@ static int measure(struct bench *b, size_t count, struct result *out) {
     const struct settings *s = b->settings;
     int rc = 0;
     *out = (struct result){.count = count, .bytes = full_count(b, count) * element_bytes(b)};
-    out->iterations = iterations_for(s, out->bytes);
-    for (int k = -s->warmup; !rc && k < out->iterations; k++) {
-        write_inputs(b, count);
-        rc = rf_barrier(b->comm);
-        double start = now_s();
-        if (!rc) {
-            rc = run_once(b, count);
-        }
-        if (k >= 0) {
-            b->times[k] = now_s() - start;
-        }
+    rc = warm_up(b, count, out->bytes, &out->iterations);
+    for (int k = 0; !rc && k < out->iterations; k++) {
+        rc = time_once(b, count, &b->times[k]);
     }
     if (!rc) {
         out->algorithm = rf_last_algorithm(b->comm);
@@ -542,7 +570,7 @@ static size_t count_for(const struct bench *b, uint64_t bytes) {
 static int prepare(struct bench *b, struct rf_error *err) {
     const struct settings *s = b->settings;
     size_t bytes = full_count(b, count_for(b, s->max_bytes)) * element_bytes(b);
-    size_t most = s->iterations ? (size_t)s->iterations : 400;
+    size_t most = s->iterations ? (size_t)s->iterations : MOST_BY_TIME;
     int rc = 0;
     if (bytes == 0) {
         rc = report_fail(err, RF_EUSAGE, 0, "the last size holds no element for each of %d workers",
