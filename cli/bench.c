@@ -25,9 +25,11 @@ enum {
     MOST_ITERATIONS = 1000000,
     MOST_FACTOR = 1 << 20,
     SENDRECV = RF_COLL_COUNT,
-    MOST_BY_TIME = 4000
+    PASSES = 4,            /* over all sizes */
+    MOST_IN_A_PASS = 2000, /* calls of one size */
+    MOST_SIZES = 64
 };
-static const double SECONDS_PER_SIZE = 0.4;
+static const double SECONDS_IN_A_PASS = 0.12; /* for one size */
 
 /* What to measure, and with what. */
 struct settings {
@@ -61,27 +63,28 @@ static const struct collective {
     [SENDRECV] = {"sendrecv", false, false, false, 0},
 };
 
+/* One size. */
+struct result {
+    size_t count, bytes;
+    double *times; /* of all passes so far: `iterations` of them */
+    int iterations;
+    double seconds, algbw, busbw;
+    uint64_t wrong;
+    enum rf_algorithm algorithm;
+};
+
 struct bench {
     const struct settings *settings;
     const struct collective *collective;
     struct rf_comm *comm;
     int rank, size;
     unsigned char *memory,
-        *other; /* the full buffer; the results' where they are apart, else NULL */
-    double *times;
+        *other;             /* the full buffer; the results' where they are apart, else NULL */
+    struct result *results; /* one a size */
+    size_t sizes;
     struct bench_table table; /* what this rank contributes */
     double busbw_sum;
     uint64_t wrong;
-    size_t lines;
-};
-
-/* One size. */
-struct result {
-    size_t count, bytes;
-    int iterations;
-    double seconds, algbw, busbw;
-    uint64_t wrong;
-    enum rf_algorithm algorithm;
 };
 
 /* -------- options -------- */
@@ -96,7 +99,7 @@ static const struct argp_option flags[] = {
     {"redop", 'o', "OP", 0, "sum (default) avg prod min max and or xor", 0},
     {"root", 'r', "RANK", 0, "Root of broadcast, reduce, gather, scatter (0)", 0},
     {"warmup", 'w', "N", 0, "Calls before the timed ones (3)", 0},
-    {"iterations", 'n', "N", 0, "Timed calls; default as many as fit into 0.4 s, 9 to 4000", 0},
+    {"iterations", 'n', "N", 0, "Timed calls; default as many as fit into half a second", 0},
     {"algorithm", KEY_ALGORITHM, "NAME", 0, "Use this one: ring, direct, tree, shared, …; auto", 0},
     {"transport", KEY_TRANSPORT, "NAME", 0, "auto, shm or tcp", 0},
     {"private", KEY_PRIVATE, NULL, 0, "Buffers in ordinary memory, not the library's shared", 0},
@@ -423,25 +426,24 @@ static int time_once(struct bench *b, size_t count, double *seconds) {
     return rc;
 }
 
-/* Warms up, and agrees with all ranks on how often to measure: unless told, as often as fits into a
- * part of a second, so that a disturbance of the machine is not the whole measurement. */
-static int warm_up(struct bench *b, size_t count, size_t bytes, int *iterations) {
+/* Warms up, and agrees with all ranks on how many calls to time in this pass. */
+static int warm_up(struct bench *b, const struct result *r, int *calls) {
     const struct settings *s = b->settings;
     double begun = now_s(), seconds = 0;
     int rc = 0;
 
     for (int k = 0; !rc && k < s->warmup; k++) {
-        rc = time_once(b, count, &seconds);
+        rc = time_once(b, r->count, &seconds);
     }
-    *iterations = s->iterations;
+    *calls = s->iterations;
     if (rc || s->iterations) {
         return rc;
     }
     double each = s->warmup ? (now_s() - begun) / s->warmup : 1;
     rc = rf_allreduce(b->comm, &each, &each, 1, RF_F64, RF_MAX);
-    int least = bytes <= 65536 ? 400 : bytes <= (4u << 20) ? 40 : 9;
-    double fit = SECONDS_PER_SIZE / (each > 1e-9 ? each : 1e-9);
-    *iterations = fit < least ? least : fit > MOST_BY_TIME ? MOST_BY_TIME : (int)fit;
+    int least = r->bytes <= 65536 ? 100 : r->bytes <= (4u << 20) ? 10 : 3;
+    double fit = SECONDS_IN_A_PASS / (each > 1e-9 ? each : 1e-9);
+    *calls = fit < least ? least : fit > MOST_IN_A_PASS ? MOST_IN_A_PASS : (int)fit;
     return rc;
 }
 
@@ -450,26 +452,28 @@ static double bus_share(const struct bench *b) {
     return share ? share * (b->size - 1.0) / b->size : 1;
 }
 
-static int measure(struct bench *b, size_t count, struct result *out) {
-    const struct settings *s = b->settings;
-    int rc = 0;
-    *out = (struct result){.count = count, .bytes = full_count(b, count) * element_bytes(b)};
-    rc = warm_up(b, count, out->bytes, &out->iterations);
-    for (int k = 0; !rc && k < out->iterations; k++) {
-        rc = time_once(b, count, &b->times[k]);
+/* More times of one size; each that of the slowest rank. */
+static int sample(struct bench *b, struct result *r) {
+    int calls = 0;
+    int rc = warm_up(b, r, &calls);
+    double *times = r->times + r->iterations;
+    for (int k = 0; !rc && k < calls; k++) {
+        rc = time_once(b, r->count, &times[k]);
     }
     if (!rc) {
-        out->algorithm = rf_last_algorithm(b->comm);
-        rc = rf_allreduce(b->comm, b->times, b->times, (size_t)out->iterations, RF_F64, RF_MAX);
-    }
-    if (!rc) {
-        qsort(b->times, (size_t)out->iterations, sizeof *b->times, by_value);
-        out->seconds = b->times[out->iterations / 2];
-        out->algbw = (double)out->bytes / out->seconds / 1e9;
-        out->busbw = out->algbw * bus_share(b);
-        rc = s->check ? check(b, count, &out->wrong) : 0;
+        r->algorithm = rf_last_algorithm(b->comm);
+        rc = rf_allreduce(b->comm, times, times, (size_t)calls, RF_F64, RF_MAX);
+        r->iterations += calls;
     }
     return rc;
+}
+
+static int conclude(struct bench *b, struct result *r) {
+    qsort(r->times, (size_t)r->iterations, sizeof *r->times, by_value);
+    r->seconds = r->times[r->iterations / 2];
+    r->algbw = (double)r->bytes / r->seconds / 1e9;
+    r->busbw = r->algbw * bus_share(b);
+    return b->settings->check ? check(b, r->count, &r->wrong) : 0;
 }
 
 /* -------- the screen -------- */
@@ -512,7 +516,7 @@ static void print_result(const struct bench *b, const struct result *r) {
 
 static void print_end(const struct bench *b) {
     if (!b->settings->json) {
-        printf("# average busbw: %.3f GB/s\n", b->busbw_sum / (double)b->lines);
+        printf("# average busbw: %.3f GB/s\n", b->busbw_sum / (double)b->sizes);
         if (b->wrong) {
             printf("# %llu elements are wrong\n", (unsigned long long)b->wrong);
         }
@@ -567,10 +571,36 @@ static size_t count_for(const struct bench *b, uint64_t bytes) {
     return (size_t)bytes / element_bytes(b) / (b->collective->parts ? (size_t)b->size : 1);
 }
 
+/* The sizes to measure, with room for their times; those too small for one element a rank are left
+ * out. */
+static int list_sizes(struct bench *b, struct rf_error *err) {
+    const struct settings *s = b->settings;
+    size_t most = s->iterations ? (size_t)s->iterations : PASSES * MOST_IN_A_PASS;
+
+    b->results = calloc(MOST_SIZES, sizeof *b->results);
+    for (uint64_t bytes = s->min_bytes;
+         b->results && bytes <= s->max_bytes && b->sizes < MOST_SIZES;
+         bytes *= (uint64_t)s->factor) {
+        size_t count = count_for(b, bytes);
+        if (count) {
+            struct result *r = &b->results[b->sizes++];
+            r->count = count;
+            r->bytes = full_count(b, count) * element_bytes(b);
+            r->times = calloc(most, sizeof *r->times);
+            if (!r->times) {
+                return report_fail(err, RF_ENOMEM, 0, "no memory for %zu times", most);
+            }
+        }
+        if (bytes > UINT64_MAX / (uint64_t)s->factor) {
+            break;
+        }
+    }
+    return b->results ? 0 : report_fail(err, RF_ENOMEM, 0, "no memory for the results");
+}
+
 static int prepare(struct bench *b, struct rf_error *err) {
     const struct settings *s = b->settings;
     size_t bytes = full_count(b, count_for(b, s->max_bytes)) * element_bytes(b);
-    size_t most = s->iterations ? (size_t)s->iterations : MOST_BY_TIME;
     int rc = 0;
     if (bytes == 0) {
         rc = report_fail(err, RF_EUSAGE, 0, "the last size holds no element for each of %d workers",
@@ -586,51 +616,54 @@ static int prepare(struct bench *b, struct rf_error *err) {
         rc = get_memory(b, bytes, &b->other, err);
     }
     if (!rc) {
-        b->times = calloc(most, sizeof *b->times);
-        rc = b->times ? 0 : report_fail(err, RF_ENOMEM, 0, "no memory for %zu times", most);
+        rc = list_sizes(b, err);
     }
     bench_table_of_rank(&b->table, s->type, b->collective->reduces ? s->redop : RF_REDOP_COUNT,
                         b->rank, b->size);
     return rc;
 }
 
-/* All sizes; those too small for one element a rank are left out. */
+/* Several passes over all sizes, so that a disturbance of the machine hits a part of each size's
+ * times and not all of one size's. The lines appear during the last. */
 static int measure_all(struct bench *b, struct rf_error *err) {
     const struct settings *s = b->settings;
-    int rc = 0;
+    int passes = s->iterations ? 1 : PASSES, rc = 0;
     if (b->rank == 0 && !s->json) {
         print_header(b);
     }
-    for (uint64_t bytes = s->min_bytes; !rc && bytes <= s->max_bytes;
-         bytes *= (uint64_t)s->factor) {
-        size_t count = count_for(b, bytes);
-        struct result result;
-        if (count == 0) {
-            continue;
-        }
-        rc = measure(b, count, &result);
-        if (rc) {
-            rf_comm_error(b->comm, err);
-            if (!err->code) {
-                report_fail(err, rc, 0, "%s of %llu bytes: %s", b->collective->name,
-                            (unsigned long long)bytes, rf_error_text(rc));
+    for (int pass = 0; pass < passes; pass++) {
+        for (size_t i = 0; i < b->sizes; i++) {
+            struct result *r = &b->results[i];
+            rc = sample(b, r);
+            if (!rc && pass == passes - 1) {
+                rc = conclude(b, r);
             }
-        } else {
-            b->busbw_sum += result.busbw;
-            b->wrong += result.wrong;
-            b->lines++;
-            if (b->rank == 0) {
-                print_result(b, &result);
+            if (rc) {
+                rf_comm_error(b->comm, err);
+                return err->code ? rc
+                                 : report_fail(err, rc, 0, "%s of %zu bytes: %s",
+                                               b->collective->name, r->bytes, rf_error_text(rc));
             }
-        }
-        if (bytes > UINT64_MAX / (uint64_t)s->factor) {
-            break;
+            if (pass == passes - 1) {
+                b->busbw_sum += r->busbw;
+                b->wrong += r->wrong;
+                if (b->rank == 0) {
+                    print_result(b, r);
+                }
+            }
         }
     }
-    if (!rc && b->rank == 0 && b->lines) {
+    if (b->rank == 0 && b->sizes) {
         print_end(b);
     }
-    return rc;
+    return 0;
+}
+
+static void free_results(struct bench *b) {
+    for (size_t i = 0; i < b->sizes; i++) {
+        free(b->results[i].times);
+    }
+    free(b->results);
 }
 
 int cmd_bench(int argc, char **argv) {
@@ -670,7 +703,7 @@ int cmd_bench(int argc, char **argv) {
     } else if (bench.wrong) {
         status = EXIT_FAILURE;
     }
-    free(bench.times);
+    free_results(&bench);
     if (bench.comm) {
         free_memory(&bench, bench.other);
         free_memory(&bench, bench.memory);

@@ -21,9 +21,7 @@ static const struct command commands[] = {
     {"run", cmd_run, "start workers on this host and look after them"},
     {"train", cmd_train, "train a built-in model, as a worker or alone"},
     {"plan", cmd_plan, "show what a collective would send, without sending it"},
-#if __has_include("bench.c")
     {"bench", cmd_bench, "measure the collectives"},
-#endif
     {"store", cmd_store, "serve or look into a job's store"},
     {NULL, NULL, NULL},
 };
