@@ -197,15 +197,14 @@ static void digest_print(FILE *out, const struct rf_train_result *result, int si
 /* Where the wall time went, in parts that add up to it. */
 static void times_print(FILE *out, const struct rf_train_result *r, int size) {
     char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], d[FORMAT_MAX];
-    double waited = r->exposed_s - r->wait_s;
-    double rest = r->seconds - r->compute_s - r->data_s - r->exposed_s - r->eval_s;
+    double rest = r->seconds - r->compute_s - r->data_s - r->exposed_s - r->wait_s - r->eval_s;
 
     fprintf(out, "  time     compute %s, data %s, evaluation %s, the rest %s\n",
             format_duration(a, r->compute_s), format_duration(b, r->data_s),
             format_duration(c, r->eval_s), format_duration(d, rest > 0 ? rest : 0));
     if (size > 1) {
         fprintf(out, "           waiting for averages %s, for slower workers %s\n",
-                format_duration(a, waited > 0 ? waited : 0), format_duration(b, r->wait_s));
+                format_duration(a, r->exposed_s), format_duration(b, r->wait_s));
         fprintf(out, "  ring     communication %s, of it %.0f %% hidden behind the computation\n",
                 format_duration(a, r->comm_s), r->hidden_ratio * 100);
     }

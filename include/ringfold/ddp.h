@@ -32,8 +32,9 @@ extern "C" {
 struct rf_ddp;
 
 struct rf_ddp_options {
-    size_t first_bucket_bytes; /* 1 MiB: small, so that communication starts early */
-    size_t bucket_bytes;       /* 25 MiB */
+    size_t first_bucket_bytes; /* 1 MiB: small, so that communication starts early. A bucket is
+                                  closed by the tensor that fills it */
+    size_t bucket_bytes;       /* 25 MiB, for the others */
     uint32_t shards;           /* V; 0: one for each member at the start */
     int no_overlap; /* start all communication in rf_ddp_commit, to measure what overlap gains */
     uint32_t
@@ -63,9 +64,9 @@ struct rf_step_report {
     uint64_t
         digest; /* of the chain: previous digest, generation, step, members, averaged gradients */
     double compute_s; /* begin to commit: the caller's own time */
-    double comm_s;    /* the engine was busy with this step's buckets */
-    double exposed_s; /* of it, the caller had to wait */
-    double wait_s;    /* of that, for members that were still computing */
+    double comm_s;    /* the step's buckets were under way, without waiting for others to begin */
+    double exposed_s; /* the caller had to wait for averages and reports */
+    double wait_s;    /* besides, for members that were still computing */
     double slowest_compute_s;
     int slowest_rank;
     int stop; /* a member asked for it: all see this after the same step */

@@ -16,11 +16,11 @@ struct rf_train_options {
     const char *model; /* "mlp" or "cnn". Borrowed, like all strings here, until rf_train returns */
     const char *data;  /* folder with the IDX files of MNIST's names, .gz or not */
     uint64_t seed;
-    uint32_t epochs;       /* 0: only `steps` counts */
-    uint64_t steps;        /* 0: only `epochs` counts */
-    uint32_t batch;        /* global batch in samples; a multiple of shards; 0: 128, rounded up to one */
-    uint32_t shards;       /* V; 0: one a member */
-    const char *optimizer; /* "sgd" or "adamw" */
+    uint32_t epochs; /* 0: only `steps` counts */
+    uint64_t steps;  /* 0: only `epochs` counts */
+    uint32_t batch;  /* global batch in samples; a multiple of shards; 0: 128, rounded up to one */
+    uint32_t shards; /* V; 0: one a member */
+    const char *optimizer;             /* "sgd" or "adamw" */
     double lr, momentum, weight_decay; /* lr 0: 0.001 for adamw, 0.05 for sgd */
     uint64_t warmup_steps; /* the rate rises to lr; then it follows a cosine to lr / 10 */
     double clip;           /* global norm; 0: off */

@@ -242,6 +242,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .algorithm = options->algorithm,
         .detect_ms = options->detect_ms,
         .start_timeout_ms = options->start_timeout_ms,
+        .clock = &rf__system_clock,
         .net = comm->net,
         .store = comm->store,
     };

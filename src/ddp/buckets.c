@@ -29,7 +29,7 @@ int rf__buckets_layout(const size_t *counts, const int *order, int tensors, size
     for (int k = 0; k < tensors; k++) {
         size_t count = counts[order[k]];
         size_t limit = (used <= 1 ? first_bytes : bytes) / sizeof(float);
-        if (used == 0 || offset + count - bucket->offset > limit) {
+        if (used == 0 || bucket->count >= limit) {
             bucket = &buckets[used++];
             *bucket = (struct rf__bucket){.first = k, .offset = offset};
         }

@@ -23,10 +23,10 @@ struct rf__slot {
 /* Floats of the block; 0 where it would not fit into memory's address space. */
 size_t rf__buckets_floats(const size_t *counts, int tensors);
 
-/* `order` is a permutation of 0 … tensors - 1. A bucket takes tensors as long as it stays within
- * its limit (`first_bytes` for the first, `bytes` for the others); a tensor above the limit is
- * alone in its bucket. Fills `slots` by tensor, and `buckets`, of which there are at most
- * `tensors`. Returns their number. */
+/* `order` is a permutation of 0 … tensors - 1. A bucket is closed by the tensor that fills it
+ * to `first_bytes` (the first) or `bytes` (the others): a large tensor does not wait for those
+ * after it. Fills `slots` by tensor, and `buckets`, of which there are at most `tensors`. Returns
+ * their number. */
 int rf__buckets_layout(const size_t *counts, const int *order, int tensors, size_t first_bytes,
                        size_t bytes, struct rf__bucket *buckets, struct rf__slot *slots);
 

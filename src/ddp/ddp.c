@@ -75,7 +75,7 @@ struct step {
     bool late_samples;     /* told after the count had gone out */
     bool counted;          /* the count has gone out */
     int started, finished; /* buckets: operations started, and of them complete and freed */
-    int64_t began, in_ready, busy, exposed, compute;
+    int64_t began, in_ready, busy, blocked, compute;
     uint64_t state_digest;
 };
 
@@ -848,7 +848,7 @@ static int finish(struct rf_ddp *ddp, struct rf__op **op, int64_t *busy) {
     int rc = ddp->runner->ops->wait(ddp->runner, *op, -1, busy);
 
     *op = NULL;
-    ddp->step.exposed += now(ddp) - entered;
+    ddp->step.blocked += now(ddp) - entered;
     return rc;
 }
 
@@ -955,7 +955,9 @@ static int agree(struct rf_ddp *ddp, uint64_t chain, struct rf__step_decision *d
                            .count = RF__STEP_REPORT_BYTES};
 
     rf__step_report_encode(&own, ddp->control.report);
+    int64_t entered = now(ddp);
     int rc = run(ddp, &call, context_of_step(ddp, "exchanging reports").text, err);
+    ddp->step.blocked += now(ddp) - entered;
     if (rc) {
         return rc;
     }
@@ -1027,9 +1029,10 @@ static int learn_order(struct rf_ddp *ddp, struct rf_error *err) {
 static void fill_report(const struct rf_ddp *ddp, const struct rf__step_decision *decision,
                         uint64_t chain, struct rf_step_report *report) {
     const struct step *step = &ddp->step;
-    double own = seconds(step->compute), exposed = seconds(step->exposed);
-    double behind = decision->slowest_compute_s -
-                    own; /* at most so long did this member wait for the slowest */
+    double own = seconds(step->compute), blocked = seconds(step->blocked);
+    double behind = decision->slowest_compute_s - own;
+    /* at most so long did this member wait for the slowest, and not for bytes */
+    double waited = behind <= 0 ? 0 : behind < blocked ? behind : blocked;
 
     *report = (struct rf_step_report){
         .step = ddp->steps,
@@ -1039,10 +1042,8 @@ static void fill_report(const struct rf_ddp *ddp, const struct rf__step_decision
         .digest = chain,
         .compute_s = own,
         .comm_s = seconds(step->busy),
-        .exposed_s = exposed,
-        .wait_s = behind <= 0        ? 0
-                  : behind < exposed ? behind
-                                     : exposed,
+        .exposed_s = blocked - waited,
+        .wait_s = waited,
         .slowest_compute_s = decision->slowest_compute_s,
         .slowest_rank = decision->slowest_rank,
         .stop = decision->stop,

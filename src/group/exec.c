@@ -128,6 +128,7 @@ int rf__exec_begin(struct rf__group *group, struct rf__op *op) {
     }
     if (rc == 0) {
         exec->begin = 0;
+        exec->is_moving = group->shared.usable;
         rc = enter_step(exec);
     }
     if (rc) {
@@ -335,6 +336,10 @@ static int run_receive(struct rf__group *group, struct rf__op *op, const struct 
             return 0;
         }
         *moved = true;
+        if (!exec->is_moving) { /* before, it waited for others to begin */
+            exec->is_moving = true;
+            op->begun = group->now;
+        }
         exec->received += (size_t)got;
         if (exec->received == total) {
             return 1;

@@ -60,7 +60,7 @@ static void give_back(struct rf__group *group, struct rf__op *op) {
 void rf__op_finish(struct rf__group *group, struct rf__op *op, int result) {
     op->state = RF__OP_DONE;
     op->result = result;
-    op->ended = group->now;
+    op->ended = group->options.clock ? group->options.clock->now(group->options.clock) : group->now;
     if (op->released) {
         give_back(group, op);
     }

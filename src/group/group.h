@@ -21,7 +21,8 @@ struct rf__group_options {
     int rank, size;
     enum rf_algorithm algorithm;
     int detect_ms, start_timeout_ms;
-    struct rf__net *net; /* NULL: a group of one */
+    struct rf__clock *clock; /* for the times of operations; NULL: as told to rf__group_step */
+    struct rf__net *net;     /* NULL: a group of one */
     struct rf__store
         *store; /* where the members meet; NULL: `endpoints` and `generation` say all (tests) */
     const char *const *endpoints;

@@ -98,6 +98,7 @@ struct rf__exec {
     unsigned char *piece; /* where bytes to fold land while they are in cache */
     size_t piece_held;
     double divisor;
+    bool is_moving; /* something has arrived */
 };
 
 enum { RF__PIECE_BYTES = 256 << 10 };

@@ -394,6 +394,7 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             return rc;
         }
         *moved = true;
+        op->begun = group->now; /* before, it waited for others to begin */
         rc = compare_calls(group, op);
         if (rc) {
             return rc;
