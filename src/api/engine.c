@@ -139,17 +139,21 @@ void rf__engine_unlock(struct rf__engine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* What can go out at once goes out from the caller's thread; the engine is needed only where there
+ * is more to do now. */
 void rf__engine_kick(struct rf__engine *engine) {
+    bool more =
+        rf__group_step(engine->group, rf__now()) && rf__group_step(engine->group, rf__now());
+
     if (!engine->net) {
-        (void)rf__group_step(engine->group, rf__now());
         return;
     }
-    engine->kicked = true;
-    if (engine->polling) {
-        rf__poller_wake(engine->poller);
-    } else {
+    if (!engine->polling) {
+        engine->kicked = true;
         pthread_cond_broadcast(&engine->changed);
-    }
+    } else if (more) {
+        rf__poller_wake(engine->poller);
+    } /* else what arrives wakes it */
 }
 
 static void relax(const struct rf__engine *engine) {

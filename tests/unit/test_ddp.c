@@ -578,13 +578,14 @@ static void times_are_told_apart(void **state) {
     for (int r = 0; r < 3; r++) {
         const struct rf_step_report *report = &job->reports[r][1];
         int buckets = job->bucket_count[r][1];
-        double exposed = 0.25 * (buckets + 1), behind = 2 - r;
+        double blocked = 0.25 * (buckets + 2), behind = 2 - r; /* the count, the buckets, the reports */
+        double waited = behind < blocked ? behind : blocked;
         assert_true(report->compute_s == r + 1);
         assert_true(report->slowest_compute_s == 3);
         assert_int_equal(report->slowest_rank, 2);
         assert_true(report->comm_s == 0.5 * buckets);
-        assert_true(report->exposed_s == exposed);
-        assert_true(report->wait_s == (behind < exposed ? behind : exposed));
+        assert_true(report->exposed_s == blocked - waited);
+        assert_true(report->wait_s == waited);
     }
     free_job(job);
 }
