@@ -578,7 +578,8 @@ static void times_are_told_apart(void **state) {
     for (int r = 0; r < 3; r++) {
         const struct rf_step_report *report = &job->reports[r][1];
         int buckets = job->bucket_count[r][1];
-        double blocked = 0.25 * (buckets + 2), behind = 2 - r; /* the count, the buckets, the reports */
+        double blocked = 0.25 * (buckets + 2),
+               behind = 2 - r; /* the count, the buckets, the reports */
         double waited = behind < blocked ? behind : blocked;
         assert_true(report->compute_s == r + 1);
         assert_true(report->slowest_compute_s == 3);
