@@ -21,7 +21,7 @@ void rf__alloc_fail_after(long successes) {
 }
 
 void *rf__alloc(size_t count, size_t bytes) {
-    if (must_fail()) {
+    if (must_fail() || (bytes && count > PTRDIFF_MAX / bytes)) {
         return NULL;
     }
     return calloc(count ? count : 1, bytes ? bytes : 1);
