@@ -1,6 +1,7 @@
 /* Error reports for the screen, and the exit status that goes with each code. */
 #include "report.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +28,27 @@ static void print_detail(const char *name, const char *text) {
     }
 }
 
+/* For the launcher, which makes one report of all that went wrong. */
+static bool leave_for_launcher(const struct rf_error *err, const char *text) {
+    const char *path = getenv("RINGFOLD_REPORT");
+    json_t *report =
+        path ? json_pack("{s:i, s:s, s:s, s:s, s:s, s:s}", "code", err->code, "text", text, "what",
+                         err->what, "where", err->where, "why", err->why, "next", err->next)
+             : NULL;
+    bool left = report && json_dump_file(report, path, JSON_INDENT(2)) == 0;
+
+    json_decref(report);
+    return left;
+}
+
 void report_error(const struct rf_error *err) {
     bool colour = report_colour(stderr);
     const char *text = err->text[0] ? err->text : rf_error_text(err->code);
 
     fflush(stdout);
+    if (leave_for_launcher(err, text)) {
+        return;
+    }
     fprintf(stderr, "%serror[RF%04d]:%s %s\n", colour ? "\033[1;31m" : "", -err->code,
             colour ? "\033[0m" : "", text);
     print_detail("what", err->what);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 /* Prints the report on stderr: the text, then what, where, why and next where they are known (next
- * always is). */
+ * always is). A worker (RINGFOLD_REPORT names a file) leaves it to its launcher instead. */
 void report_error(const struct rf_error *err);
 
 /* The process's exit status for an RF_E… code; 0 for 0. */

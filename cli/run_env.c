@@ -217,6 +217,7 @@ static void set_own(struct variables *v, const struct run_env *env, int rank, in
     set(v, "RINGFOLD_RESTARTS=0");
     set(v, "RINGFOLD_STORE=%s", env->store_uri);
     set(v, "RINGFOLD_RUN_DIR=%s", env->run_dir);
+    set(v, "RINGFOLD_REPORT=%s/logs/g1/%03d.report", env->run_dir, rank);
     set(v, "RINGFOLD_KEY_FD=%d", key_fd);
     set(v, "RINGFOLD_DETECT=%dms", options->detect_ms);
     set(v, "RINGFOLD_START_TIMEOUT=%dms", options->start_timeout_ms);

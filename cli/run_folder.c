@@ -223,6 +223,19 @@ int run_folder_open_log(const struct run_folder *folder, int rank, const char *k
     return fd;
 }
 
+json_t *run_folder_take_report(const struct run_folder *folder, int rank) {
+    char name[64];
+
+    snprintf(name, sizeof name, "logs/g1/%03d.report", rank);
+    int fd = openat(folder->fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return NULL;
+    }
+    json_t *report = json_loadfd(fd, 0, NULL);
+    close(fd);
+    return report;
+}
+
 char *run_folder_event(struct run_folder *folder, const char *name, json_t *event) {
     json_t *line = json_pack("{s:f, s:s}", "time", wall_time(), "event", name);
     char *text = NULL;

@@ -27,6 +27,9 @@ void run_folder_close(struct run_folder *folder);
 RF_MUST_CHECK int run_folder_describe(struct run_folder *folder, const struct run_options *options,
                                       const char *store_uri, struct rf_error *err);
 
+/* The report that a worker left, or NULL. The caller's. */
+json_t *run_folder_take_report(const struct run_folder *folder, int rank);
+
 /* A new, empty log; `kind` is "out" or "err". Returns the descriptor or RF_EIO. */
 RF_MUST_CHECK int run_folder_open_log(const struct run_folder *folder, int rank, const char *kind,
                                       struct rf_error *err);

@@ -258,16 +258,49 @@ static void describe(const struct run_report *report, const struct run_worker *c
     explain(report, culprit, err->why);
 }
 
+static void take_text(const json_t *report, const char *key, char *out, size_t room) {
+    const char *text = json_string_value(json_object_get(report, key));
+    if (text && text[0]) {
+        snprintf(out, room, "%s", text);
+    }
+}
+
+/* What the worker itself said is nearer to the cause than its exit status. */
+static bool take_own_report(const struct run_report *report, const struct run_worker *culprit,
+                            struct rf_error *err) {
+    json_t *own = run_folder_take_report(report->folder, culprit->rank);
+    int code = (int)json_integer_value(json_object_get(own, "code"));
+    char end[RF_ERROR_DETAIL_MAX];
+
+    if (code >= 0 || culprit->signal) {
+        json_decref(own);
+        return false;
+    }
+    snprintf(end, sizeof end, "worker %d, exit status %d: %.180s", culprit->rank, culprit->status,
+             err->what);
+    err->code = code;
+    err->why[0] = 0;
+    take_text(own, "text", err->text, sizeof err->text);
+    take_text(own, "where", err->where, sizeof err->where);
+    take_text(own, "why", err->why, sizeof err->why);
+    take_text(own, "next", err->next, sizeof err->next);
+    snprintf(err->what, sizeof err->what, "%s", end);
+    json_decref(own);
+    return true;
+}
+
 void run_report_worker(const struct run_report *report, const struct run_worker *culprit) {
     struct rf_error err;
     struct evidence evidence;
     char log[PATH_MAX + 64];
 
     describe(report, culprit, &err);
+    bool said_it_itself = take_own_report(report, culprit, &err);
     gather_evidence(culprit, &evidence);
     snprintf(log, sizeof log, "%s/logs/g1/%03d.%s", report->folder->shown, culprit->rank,
              evidence.log);
-    if (snprintf(err.next, sizeof err.next, "tail -n 50 %s", log) >= (int)sizeof err.next) {
+    if (!said_it_itself &&
+        snprintf(err.next, sizeof err.next, "tail -n 50 %s", log) >= (int)sizeof err.next) {
         err.next[0] = '\0';
     }
     if (!report->options->json) {

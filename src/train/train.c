@@ -541,12 +541,12 @@ static int give_up(struct trainer *t, int code, struct rf_error *err) {
 
     t->runner->ops->error(t->runner, &group);
     if (group.code) {
-        if (!err->code) {
+        if (err->code != code) {
             *err = group;
         }
         return code;
     }
-    if (!err->code) {
+    if (err->code != code) {
         (void)rf__fail(err, code, 0, "training failed after step %llu: %s",
                        (unsigned long long)t->result.steps, rf_error_text(code));
     }
@@ -575,6 +575,7 @@ int rf__train(struct rf__runner *runner, struct rf__blobs *blobs,
     }
     code = setup_agree(&t, code, err);
     if (!code) {
+        rf__error_clear(err); /* of what was tried on the way */
         code = ddp_setup(&t, err);
     }
     if (!code) {
