@@ -218,7 +218,7 @@ static const struct argp argp = {
     "Each flag's variable is RINGFOLD_ and its name, as RINGFOLD_START_TIMEOUT. The spellings of "
     "torchrun are accepted.\n\n"
     "Ctrl-C: finish the step, save and stop. Twice: stop now. Three times: kill.\n\n"
-    "  ringfold run -n 4 -- ringfold train --model mlp --data data/mnist",
+    "  ringfold run -n 4 -- ringfold train mlp --data data/mnist",
     NULL,
     NULL,
     NULL};

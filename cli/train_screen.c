@@ -175,22 +175,28 @@ void screen_stopping(struct train_screen *screen) {
     }
 }
 
-/* "digest 0x… on all 4 workers", or how many hold another one. */
+/* The digest of each of the first workers, three a line, and what follows from all of them. */
 static void digest_print(FILE *out, const struct rf_train_result *result, int size) {
-    int shown = size < RF_MAX_LOCAL_RANKS ? size : RF_MAX_LOCAL_RANKS;
-    int others = 0;
+    enum { LISTED = 8, PER_LINE = 3 };
+    int known = size < RF_MAX_LOCAL_RANKS ? size : RF_MAX_LOCAL_RANKS;
+    int listed = known < LISTED ? known : LISTED, others = 0;
 
-    for (int i = 0; i < shown; i++) {
+    if (size == 1) {
+        fprintf(out, "  digest   0x%016llx\n", (unsigned long long)result->digest);
+        return;
+    }
+    for (int i = 0; i < known; i++) {
         others += result->digests[i] != result->digest;
     }
+    for (int i = 0; i < listed; i++) {
+        const char *before = i == 0 ? "  digest   " : i % PER_LINE ? "  " : "\n           ";
+        fprintf(out, "%s%d: 0x%016llx", before, i, (unsigned long long)result->digests[i]);
+    }
     if (others) {
-        fprintf(out, "  state    digest 0x%016llx, ANOTHER one on %d of %d workers\n",
-                (unsigned long long)result->digest, others, size);
-    } else if (size == 1) {
-        fprintf(out, "  state    digest 0x%016llx\n", (unsigned long long)result->digest);
+        fprintf(out, "\n           DIFFERENT on %d of %d workers: their models are not the same\n",
+                others, size);
     } else {
-        fprintf(out, "  state    digest 0x%016llx on all %d workers\n",
-                (unsigned long long)result->digest, size);
+        fprintf(out, "\n           equal on all %d workers\n", size);
     }
 }
 
@@ -205,8 +211,9 @@ static void times_print(FILE *out, const struct rf_train_result *r, int size) {
     if (size > 1) {
         fprintf(out, "           waiting for averages %s, for slower workers %s\n",
                 format_duration(a, r->exposed_s), format_duration(b, r->wait_s));
-        fprintf(out, "  ring     communication %s, of it %.0f %% hidden behind the computation\n",
+        fprintf(out, "  ring     averaging ran for %s: %.0f %% of it hidden behind computation,\n",
                 format_duration(a, r->comm_s), r->hidden_ratio * 100);
+        fprintf(out, "           the rest is the waiting for averages above\n");
     }
 }
 

@@ -86,9 +86,12 @@ RF_API void rf_comm_abort(struct rf_comm *comm, const char *reason);
  *   reduce_scatter                   size x count in, count out (this rank's part)
  *   all_gather, gather               count in, size x count out (gather: at the root)
  *   scatter                          size x count in (at the root), count out
- *   all_to_all                       size x count in, size x count out (part k goes to, comes from,
- * rank k) send, recv                       count elements to or from rank `root` barrier nothing In
- * place where send and recv address the same data: send == recv (allreduce, broadcast, reduce,
+ *   all_to_all                       size x count in, size x count out; part k goes to and comes
+ *                                    from rank k
+ *   send, recv                       count elements to or from rank `root`
+ *   barrier                          nothing
+ *
+ * In place where send and recv address the same data: send == recv (allreduce, broadcast, reduce,
  * all_to_all); recv == send + rank x count (reduce_scatter, scatter at the root); send == recv +
  * rank x count (all_gather, gather at the root). Otherwise they must not overlap. A buffer that the
  * rank does not need may be NULL; broadcast reads `send` at the root and writes `recv` elsewhere

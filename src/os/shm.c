@@ -4,8 +4,7 @@
  * direction, which lies in its writer's arena:
  *
  *     arena at `control`:  sleeping flag (its own page) | board | padding to 64 KiB
- *     arena at `ring`:     head line | tail line | waiting line | padding to 64 KiB | capacity
- * bytes of data
+ *     arena at `ring`:     head line | tail line | waiting line | padding to 64 KiB | data
  *
  * Positions count bytes since the start and never wrap; each side keeps its own in private memory
  * and only publishes it, so what a misbehaving peer writes into shared memory can be wrong but
@@ -15,9 +14,9 @@
  * (so that at least one of the two sees the other's store):
  *
  *     (1) reader:  sleeping = 1;  fence;  looks at everything once more, then waits [rf__shm_sleep]
- *         writer:  head = …;      fence;  if sleeping: rings [rf__shm_notify] (2) writer:  waiting
- * = 1;   fence;  looks at tail once more, then waits as in (1) [rf__shm_write] reader:  tail = …;
- * fence;  if waiting: as the writer in (1)              [publish_tail]
+ *         writer:  head = …;      fence;  if sleeping: rings                    [rf__shm_notify]
+ *     (2) writer:  waiting = 1;   fence;  looks at tail once more, waits as in (1) [rf__shm_write]
+ *         reader:  tail = …;      fence;  if waiting: as the writer in (1)        [publish_tail]
  */
 #include "base/assert.h"
 #include "base/cursor.h"

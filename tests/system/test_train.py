@@ -206,7 +206,9 @@ def test_piped_output_is_plain(data, workers):
     for digits in re.findall(r"digest 0x(\w+)", done.stdout):
         assert len(digits) == 16
     if workers:
-        assert "on all 2 workers" in done.stdout
+        assert re.search(r"digest +0: 0x\w{16}  1: 0x\w{16}$", done.stdout, re.M), done.stdout
+        first, second = re.findall(r"\b[01]: (0x\w{16})", done.stdout)
+        assert first == second and "equal on all 2 workers" in done.stdout
 
 
 @pytest.mark.parametrize("term,live", (("xterm", True), ("dumb", False)))
