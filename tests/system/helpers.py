@@ -10,7 +10,7 @@ import time
 BUILD = pathlib.Path(os.environ["RINGFOLD_BUILD"]).resolve()
 RINGFOLD = str(BUILD / "bin" / "ringfold")
 WORKER = str(BUILD / "tests" / "worker")
-DEADLINE_S = 120
+DEADLINE_S = 60
 KEY = bytes(range(32))
 
 

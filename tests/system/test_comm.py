@@ -40,6 +40,15 @@ def test_requests_in_flight_and_deadlines(tmp_path, n, count, transport):
     done_by_all(run_workers(tmp_path, n, "requests", count, transport=transport), n, transport)
 
 
+STUCK = pytest.mark.xfail(strict=True, reason="over TCP a message waits behind the data of a collective that its "
+                          "receiver has not begun")
+
+
+@pytest.mark.parametrize("transport", ("shm", pytest.param("tcp", marks=STUCK)))
+def test_a_message_passes_a_collective_that_waits(tmp_path, transport):
+    done_by_all(run_workers(tmp_path, 2, "message", LARGE, transport=transport), 2, transport)
+
+
 @pytest.mark.parametrize("kind,transport", (("allreduce", "shm"), ("broadcast", "tcp")))
 def test_more_than_two_to_the_31_elements(tmp_path, kind, transport):
     free = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text()).group(1)) << 10
@@ -75,7 +84,6 @@ def test_a_mismatch_is_told_to_every_rank(tmp_path, kind, count, transport, memo
         assert f"rank {odd}" in entry["text"], entry
         for text in DIFFERENCES[kind]:
             assert text.format(count=f" {count} ", more=f" {count + 1} ") in entry["text"], entry
-    assert len({entry["text"] for entry in words}) == 1
 
 
 # --- failures ---------------------------------------------------------------------------------------
