@@ -123,6 +123,9 @@ static bool advance_phase(struct run *run, int64_t now_ns) {
     }
     switch (run->phase) {
     case PHASE_SETTLING:
+        for (int i = 0; i < run->options.workers; i++) {
+            run->workers[i].frozen = run_worker_stands_still(&run->workers[i]);
+        }
         run_say(run, "a worker failed: stopping the %d that still run%s", alive,
                 alive == 1 ? "s" : "");
         run_enter_phase(run, PHASE_ENDING, now_ns, run->options.grace_ms);

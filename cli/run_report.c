@@ -22,10 +22,13 @@ struct evidence {
 };
 
 /* The lower, the nearer to the cause. SIGKILL is never a program's reaction to a lost peer; status
- * 69 always is one. */
+ * 69 always is one. A worker that a signal has stopped fails nobody but those who lose it. */
 static int failure_class(const struct run_worker *worker) {
     if (worker->state == WORKER_NONE || run_worker_ended_well(worker)) {
         return CLASS_NONE;
+    }
+    if (worker->frozen) {
+        return 3;
     }
     if (worker->told && (worker->signal == SIGTERM || worker->signal == SIGKILL ||
                          worker->status == 128 + SIGTERM || worker->status == STATUS_PEER_LOST)) {
@@ -34,7 +37,7 @@ static int failure_class(const struct run_worker *worker) {
     if (worker->signal == SIGKILL) {
         return 1;
     }
-    return worker->status == STATUS_PEER_LOST ? 3 : 2;
+    return worker->status == STATUS_PEER_LOST ? 4 : 2;
 }
 
 const struct run_worker *run_report_culprit(const struct run_report *report) {
@@ -150,7 +153,11 @@ static void explain(const struct run_report *report, const struct run_worker *wo
                     char why[RF_ERROR_DETAIL_MAX]) {
     char name[16];
 
-    if (worker->signal) {
+    if (worker->frozen) {
+        snprintf(why, RF_ERROR_DETAIL_MAX,
+                 "certain: a signal had stopped it (SIGSTOP, or one from a terminal), and the "
+                 "others lost it");
+    } else if (worker->signal) {
         explain_signal(report, worker->signal, why);
     } else if (worker->status == 128 + SIGKILL) {
         explain_kill(report, why);
@@ -236,7 +243,10 @@ static void describe(const struct run_report *report, const struct run_worker *c
     char name[16], after[FORMAT_MAX];
     int ended, stopped;
 
-    if (culprit->signal) {
+    if (culprit->frozen) {
+        report_fail(err, RF_EWORKER, 0, "worker %d stood still, stopped by a signal",
+                    culprit->rank);
+    } else if (culprit->signal) {
         signal_name(name, culprit->signal);
         report_fail(err, RF_EWORKER, 0, "worker %d was ended by %s", culprit->rank, name);
     } else {

@@ -183,6 +183,14 @@ bool run_worker_ended(struct run_worker *worker) {
     return true;
 }
 
+bool run_worker_stands_still(const struct run_worker *worker) {
+    siginfo_t info = {0};
+
+    return worker->state == WORKER_RUNNING &&
+           waitid(P_PID, (id_t)worker->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid && info.si_code == CLD_STOPPED;
+}
+
 void run_worker_signal(struct run_worker *worker, int signal) {
     if (worker->state == WORKER_NONE || worker->state == WORKER_DONE) {
         return;

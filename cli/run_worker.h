@@ -39,10 +39,11 @@ struct run_worker {
     pid_t pid;
     int64_t started_ns, ended_ns;
     int64_t drain_deadline_ns;
-    int signal; /* that ended it, or 0 */
-    int status; /* its exit status where signal is 0 */
-    int order;  /* 1, 2, …: in which the ends were seen */
-    bool told;  /* TERM or KILL was sent to it before its end was seen */
+    int signal;  /* that ended it, or 0 */
+    int status;  /* its exit status where signal is 0 */
+    int order;   /* 1, 2, …: in which the ends were seen */
+    bool told;   /* TERM or KILL was sent to it before its end was seen */
+    bool frozen; /* a signal had stopped it when the others failed */
     struct stream out, err;
 };
 
@@ -63,6 +64,9 @@ RF_MUST_CHECK int run_worker_start(struct run_worker *worker, const struct run_l
 
 /* Whether it has ended since the last look; then signal and status are set, and it is DRAINING. */
 bool run_worker_ended(struct run_worker *worker);
+
+/* Whether it runs, but a signal has stopped it. */
+bool run_worker_stands_still(const struct run_worker *worker);
 
 /* To the whole group, if there is one. */
 void run_worker_signal(struct run_worker *worker, int signal);

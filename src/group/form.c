@@ -188,6 +188,12 @@ static void missing(struct rf__group *group, bool connecting, char *out, size_t 
     }
 }
 
+static void fail_taken(struct rf__group *group) {
+    (void)rf__group_fail(group, RF_ECONFLICT, group->rank,
+                         "rank %d of job '%s' is taken by another process", group->rank,
+                         group->options.job);
+}
+
 static void time_out(struct rf__group *group) {
     struct rf__form *form = &group->form;
     bool connecting = form->state == RF__FORM_CONNECT;
@@ -195,7 +201,9 @@ static void time_out(struct rf__group *group) {
     char who[160];
 
     missing(group, connecting, who, sizeof who);
-    if (form->known < group->size) {
+    if (form->state == RF__FORM_REGISTER && form->is_taken) {
+        fail_taken(group);
+    } else if (form->known < group->size) {
         (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
                              "%d of %d workers came within %.0f s; missing: %s", form->known,
                              group->size, seconds, who);
@@ -286,16 +294,15 @@ static void take_key(struct rf__group *group, const struct rf__store_event *even
     }
 }
 
+/* It may be the record of a process that died: that goes with its lease. */
 static void rank_taken(struct rf__group *group) {
     struct rf__form *form = &group->form;
-    if (group->now - form->begun > (2 * lease_ms(group) + 1000) * RF__MS ||
-        group->now > form->deadline) {
-        (void)rf__group_fail(group, RF_ECONFLICT, group->rank,
-                             "rank %d of job '%s' is taken by another process", group->rank,
-                             group->options.job);
+    if (group->now - form->begun > (2 * lease_ms(group) + 1000) * RF__MS) {
+        fail_taken(group);
         return;
     }
-    form->retry_at = group->now + RETRY_MS * RF__MS; /* it may be the record of one that died */
+    form->is_taken = true;
+    form->retry_at = group->now + RETRY_MS * RF__MS;
 }
 
 /* The reply to the request of the present state. */

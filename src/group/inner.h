@@ -66,6 +66,7 @@ struct rf__peer {
     unsigned char head[RF__FRAME_BYTES];
     size_t head_bytes;
     bool framed, checked;
+    bool starved; /* the last read found nothing */
     struct rf__frame frame;
     size_t taken; /* of its payload */
     unsigned char control[RF__CONTROL_PAYLOAD];
@@ -143,6 +144,7 @@ struct rf__form {
     int64_t generation_revision;         /* of the record of generations */
     char (*endpoints)[RF__ENDPOINT_MAX]; /* by rank; "" while unknown */
     int known, connected;
+    bool is_taken;                          /* another process has the rank, so far */
     uint64_t agreed_generation, agreed_job; /* as the record of generations says */
     uint64_t cause_get, cause_put;
 };

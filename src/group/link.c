@@ -151,6 +151,7 @@ static ssize_t read_some(struct rf__group *group, int peer_rank, void *out, size
     if (got > 0) {
         group->peers[peer_rank].heard = group->now;
     }
+    group->peers[peer_rank].starved = got <= 0;
     return got;
 }
 
@@ -248,6 +249,7 @@ void rf__link_consume(struct rf__group *group, int peer_rank, size_t bytes) {
 
     net->ops->consume(net, peer_rank, bytes);
     peer->heard = group->now;
+    peer->starved = false;
     peer->taken += bytes;
     end_frame_if_taken(peer);
 }
@@ -262,7 +264,7 @@ void rf__link_down(struct rf__group *group, int peer_rank) {
 }
 
 /* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a
- * sign of life too. */
+ * sign of life too; a frame whose rest does not come is none. */
 void rf__link_beats(struct rf__group *group) {
     int64_t detect = group->options.detect_ms * RF__MS;
     bool was_away = group->now - group->stepped > detect / 2;
@@ -275,7 +277,7 @@ void rf__link_beats(struct rf__group *group) {
         if (group->now - peer->told > detect / 4 && peer->tx.owner == RF__TX_NONE) {
             peer->wanted |= RF__WANT_BEAT;
         }
-        if (was_away || peer->framed) {
+        if (was_away || (peer->framed && !peer->starved)) {
             peer->heard = group->now; /* we ourselves were stopped, or have not listened */
         }
         if (group->now - peer->heard > detect && !peer->gone) {
