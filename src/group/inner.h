@@ -66,6 +66,7 @@ struct rf__peer {
     unsigned char head[RF__FRAME_BYTES];
     size_t head_bytes;
     bool framed, checked;
+    bool starved; /* the last read found nothing: we listen */
     struct rf__frame frame;
     size_t taken; /* of its payload */
     unsigned char control[RF__CONTROL_PAYLOAD];
@@ -216,7 +217,11 @@ void rf__link_beats(struct rf__group *group);
 int rf__exec_begin(struct rf__group *group, struct rf__op *op);
 /* 1 when the collective is complete, 0 when it waits, or an error. */
 int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved);
+/* Holds the frame at the peer's head against the running call; an error where they differ. */
 int rf__exec_check(struct rf__group *group, int peer);
+/* Writes the running call into a beat. Ranks that carry out different algorithms may wait for each
+ * other without a frame that tells; their beats do. */
+void rf__exec_tell(const struct rf__group *group, struct rf__frame *frame);
 void rf__exec_free(struct rf__exec *exec);
 
 /* shared.c */
@@ -224,6 +229,8 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op);
 int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved);
 
 /* message.c */
+/* Whether all of the message that is being received is here. */
+bool rf__message_is_whole(const struct rf__peer *peer);
 int rf__message_step(struct rf__group *group, int peer, bool *moved);
 
 #endif
