@@ -198,7 +198,7 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
     case RF__NET_UP:
         peer->up = true;
         peer->heard = peer->told = group->now;
-        group->up_count++;
+        group->form.connected++; /* even if it leaves at once: it had its reasons */
         return;
     case RF__NET_DOWN: {
         bool expected = peer->gone || group->leaving;

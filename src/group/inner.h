@@ -143,7 +143,9 @@ struct rf__form {
     int64_t lease_renew;
     int64_t generation_revision;         /* of the record of generations */
     char (*endpoints)[RF__ENDPOINT_MAX]; /* by rank; "" while unknown */
-    int known, connected;
+    int known, connected; /* members whose record is there; links that came up, ended or not */
+    bool was_taken;       /* the own rank, when we wanted to register */
+    uint64_t registered;  /* generation that holds our record; 0: none */
     uint64_t agreed_generation, agreed_job; /* as the record of generations says */
     uint64_t cause_get, cause_put;
 };
@@ -157,7 +159,6 @@ struct rf__group {
 
     struct rf__form form;
     struct rf__peer *peers;
-    int up_count;
     bool leaving;
     int64_t leave_deadline;
 

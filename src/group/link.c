@@ -257,10 +257,7 @@ void rf__link_consume(struct rf__group *group, int peer_rank, size_t bytes) {
 
 void rf__link_down(struct rf__group *group, int peer_rank) {
     struct rf__peer *peer = &group->peers[peer_rank];
-    if (peer->up) {
-        peer->up = false;
-        group->up_count--;
-    }
+    peer->up = false;
     peer->gone = true;
 }
 

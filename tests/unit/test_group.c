@@ -969,6 +969,53 @@ static void forming_takes_its_time_without_seeming_dead(void **state) {
     close_cluster(&c);
 }
 
+/* One that is through may leave while the others still form. */
+static void leaving_does_not_keep_others_from_forming(void **state) {
+    (void)state;
+    struct cluster c = {.size = 3, .now = 1, .world = fake_world_create(3, false, 0, 1)};
+    const char *endpoints[3] = {"fake", "fake", "fake"};
+    struct rf__net_event late[3];
+    struct rf_error err;
+    for (int rank = 0; rank < 3; rank++) {
+        struct rf__group_options options = {.job = "test",
+                                            .rank = rank,
+                                            .size = 3,
+                                            .detect_ms = 3000,
+                                            .start_timeout_ms = 1000,
+                                            .net = &c.world->nets[rank].net,
+                                            .endpoints = endpoints,
+                                            .generation = 7};
+        assert_int_equal(rf__group_create(&options, c.now, &c.groups[rank], &err), 0);
+    }
+    late[1] = withhold_up(&c.world->nets[1], 2);
+    late[2] = withhold_up(&c.world->nets[2], 1);
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    assert_int_equal(rf__group_state(c.groups[0]), RF__GROUP_RUNNING);
+    rf__group_leave(c.groups[0], c.now);
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    assert_true(rf__group_left(c.groups[0]));
+    c.dead[0] = true;
+    fake_kill(c.world, 0);
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    for (int rank = 1; rank < 3; rank++) {
+        struct fake_net *net = &c.world->nets[rank];
+        net->events[net->event_count++] = late[rank];
+    }
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    for (int rank = 1; rank < 3; rank++) {
+        assert_int_equal(rf__group_state(c.groups[rank]), RF__GROUP_RUNNING);
+    }
+    close_cluster(&c);
+}
+
 /* However long the detection time, nobody sleeps past what has to be done. */
 static void deadlines_are_kept(void **state) {
     (void)state;
@@ -1115,6 +1162,7 @@ int main(void) {
         cmocka_unit_test(silence_within_a_frame_is_noticed),
         cmocka_unit_test(unread_data_of_one_that_left_is_no_loss),
         cmocka_unit_test(forming_takes_its_time_without_seeming_dead),
+        cmocka_unit_test(leaving_does_not_keep_others_from_forming),
         cmocka_unit_test(deadlines_are_kept),
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(frames_survive_any_bytes),
