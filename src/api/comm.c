@@ -23,6 +23,8 @@ struct rf_comm {
     struct rf__engine *engine;
     enum rf_algorithm last_algorithm;
     const char *transport;
+    void **memory; /* from rf_mem_alloc, where none is shared */
+    size_t memory_count, memory_room;
 };
 
 struct rf_request {
@@ -110,8 +112,21 @@ static int runner_alloc(struct rf__runner *runner, size_t bytes, void **out, str
         rf__engine_unlock(comm->engine);
         return rc;
     }
+    if (comm->memory_count == comm->memory_room) {
+        size_t room = comm->memory_room ? 2 * comm->memory_room : 16;
+        void **grown = rf__grow(comm->memory, room, sizeof *grown);
+        if (!grown) {
+            return rf__fail(err, RF_ENOMEM, 0, "no memory for %zu bytes", bytes);
+        }
+        comm->memory = grown;
+        comm->memory_room = room;
+    }
     *out = rf__alloc_aligned(bytes);
-    return *out ? 0 : rf__fail(err, RF_ENOMEM, 0, "no memory for %zu bytes", bytes);
+    if (!*out) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for %zu bytes", bytes);
+    }
+    comm->memory[comm->memory_count++] = *out;
+    return 0;
 }
 
 static void runner_release(struct rf__runner *runner, void *memory) {
@@ -121,8 +136,14 @@ static void runner_release(struct rf__runner *runner, void *memory) {
         rf__engine_lock(comm->engine);
         comm->net->shared->release(comm->net, memory);
         rf__engine_unlock(comm->engine);
-    } else {
-        rf__free(memory);
+        return;
+    }
+    for (size_t i = 0; i < comm->memory_count && memory; i++) {
+        if (comm->memory[i] == memory) {
+            comm->memory[i] = comm->memory[--comm->memory_count];
+            rf__free(memory);
+            return;
+        }
     }
 }
 
@@ -300,6 +321,10 @@ void rf_comm_destroy(struct rf_comm *comm) {
     if (comm->poller) {
         rf__poller_destroy(comm->poller);
     }
+    for (size_t i = 0; i < comm->memory_count; i++) {
+        rf__free(comm->memory[i]);
+    }
+    rf__free(comm->memory);
     rf__free(comm);
 }
 

@@ -1,6 +1,9 @@
 /* See engine.h. Only one thread at a time waits in the poller: the engine, or a caller that drives.
  * `polling` says that the engine does; a caller then rings the doorbell and waits until it has come
- * out. */
+ * out. `asleep` says that a caller does: what another thread ends (an abort) rings it up.
+ *
+ * A caller that drove tends to come back, so the engine stands aside for LINGER_MS more; but not
+ * while operations are under way that nobody drives. */
 #include "api/engine.h"
 
 #include "base/mem.h"
@@ -20,8 +23,8 @@ struct rf__engine {
     bool crowded;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* polling fell, drivers fell, kicked or stopping rose */
-    bool polling, kicked, stopping, has_thread;
+    pthread_cond_t changed; /* polling fell, kicked or stopping rose */
+    bool polling, asleep, kicked, stopping, has_thread;
     int drivers;
     int64_t driven, looked; /* when a caller last drove; when the poller was last asked */
     pthread_t thread;
@@ -139,6 +142,13 @@ void rf__engine_unlock(struct rf__engine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* It goes on at once, and does not linger. */
+static void wake_engine(struct rf__engine *engine) {
+    engine->driven = 0;
+    engine->kicked = true;
+    pthread_cond_broadcast(&engine->changed);
+}
+
 /* What can go out at once goes out from the caller's thread; the engine is needed only where there
  * is more to do now. */
 void rf__engine_kick(struct rf__engine *engine) {
@@ -148,9 +158,10 @@ void rf__engine_kick(struct rf__engine *engine) {
     if (!engine->net) {
         return;
     }
-    if (!engine->polling) {
-        engine->kicked = true;
-        pthread_cond_broadcast(&engine->changed);
+    if (engine->asleep) {
+        rf__poller_wake(engine->poller); /* what it waits for may be over */
+    } else if (!engine->polling) {
+        wake_engine(engine);
     } else if (more) {
         rf__poller_wake(engine->poller);
     } /* else what arrives wakes it */
@@ -178,20 +189,26 @@ int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), voi
     }
     while (!done(context)) {
         now = rf__now();
-        if (now >= deadline) {
+        bool moved = step(engine, now); /* at least once: who asks with no time at all helps too */
+        if (now >= deadline && !done(context)) {
             rc = RF_ETIMEDOUT;
             break;
         }
-        if (step(engine, now)) {
+        if (moved) {
             moved_at = now;
         } else if (!engine->net || now - moved_at < engine->spin_ns) {
             relax(engine);
         } else {
+            engine->asleep = true;
             sleep_until(engine, deadline);
+            engine->asleep = false;
             moved_at = rf__now();
         }
     }
     engine->drivers--;
     engine->driven = now;
+    if (engine->net && !rf__group_is_idle(engine->group)) {
+        wake_engine(engine);
+    }
     return rc;
 }

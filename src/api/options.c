@@ -99,8 +99,10 @@ static int read_key(char **environ_list, struct rf_options *options, struct rf_e
 
     if (rc == 0 && fd >= 0) {
         rc = rf__key_from_fd(fd, options->key, &options->key_bytes, err);
+        rc = rc ? rf__wrap(err, rc, "RINGFOLD_KEY_FD=%d: ", fd) : 0;
     } else if (rc == 0 && path) {
         rc = rf__key_from_file(path, options->key, &options->key_bytes, err);
+        rc = rc ? rf__wrap(err, rc, "RINGFOLD_KEY_FILE: ") : 0;
     }
     return rc;
 }

@@ -159,16 +159,15 @@ static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pendi
 
     for (;;) {
         int rc = rf__link_flush(group, instr->peer, moved);
-        if (rc <= 0) {
-            return rc;
+        const struct rf__peer *peer = &group->peers[instr->peer];
+        bool is_down = !peer->up || (rc < 0 && peer->gone);
+        if (!is_down && (rc <= 0 || tx->owner != RF__TX_NONE)) {
+            return rc < 0 ? rc : 0;
         }
-        if (tx->owner != RF__TX_NONE) {
-            return 0;
-        }
-        if (send->begun && send->framed == total) {
+        if (send->begun && send->framed == total && tx->owner != RF__TX_DATA) {
             return 1;
         }
-        if (!group->peers[instr->peer].up) {
+        if (is_down) {
             return rf__group_fail(group, RF_ELOST, instr->peer,
                                   "rank %d has left, and rank %d has still data for it",
                                   instr->peer, group->rank);
@@ -193,6 +192,22 @@ static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pendi
         rf__link_load(group, instr->peer, RF__TX_DATA, &frame, from);
         send->begun = true;
         send->framed += piece;
+    }
+}
+
+void rf__exec_tell(const struct rf__group *group, struct rf__frame *frame) {
+    const struct rf__op *op = group->calls.head;
+    bool over_links = op && op->state == RF__OP_RUNNING &&
+                      (!group->shared.usable || group->shared.phase == RF__SHARED_STREAMING);
+
+    if (over_links) {
+        frame->coll = op->params.call.coll;
+        frame->type = op->params.call.type;
+        frame->redop = op->params.call.redop;
+        frame->algorithm = op->algorithm;
+        frame->root = op->params.call.root;
+        frame->count = op->params.call.count;
+        frame->seq = op->seq;
     }
 }
 

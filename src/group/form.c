@@ -44,7 +44,7 @@ static uint64_t submit(struct rf__group *group, struct rf__store_request request
 
     request.id = ++group->form.next_id;
     if (!request.deadline_ms) {
-        request.deadline_ms = left > 1000 ? left : 1000;
+        request.deadline_ms = left > 1 ? left : 1;
     }
     if (store->ops->submit(store, &request, &err)) {
         rf__group_revoke(group, &err);
@@ -188,10 +188,16 @@ static void missing(struct rf__group *group, bool connecting, char *out, size_t 
     }
 }
 
-static void fail_taken(struct rf__group *group) {
-    (void)rf__group_fail(group, RF_ECONFLICT, group->rank,
-                         "rank %d of job '%s' is taken by another process", group->rank,
-                         group->options.job);
+static void rank_taken(struct rf__group *group) {
+    struct rf__form *form = &group->form;
+    if (group->now - form->begun > (2 * lease_ms(group) + 1000) * RF__MS ||
+        group->now > form->deadline) {
+        (void)rf__group_fail(group, RF_ECONFLICT, group->rank,
+                             "rank %d of job '%s' is taken by another process", group->rank,
+                             group->options.job);
+        return;
+    }
+    form->retry_at = group->now + RETRY_MS * RF__MS; /* it may be the record of one that died */
 }
 
 static void time_out(struct rf__group *group) {
@@ -201,8 +207,8 @@ static void time_out(struct rf__group *group) {
     char who[160];
 
     missing(group, connecting, who, sizeof who);
-    if (form->state == RF__FORM_REGISTER && form->is_taken) {
-        fail_taken(group);
+    if (form->was_taken) {
+        rank_taken(group);
     } else if (form->known < group->size) {
         (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
                              "%d of %d workers came within %.0f s; missing: %s", form->known,
@@ -294,17 +300,6 @@ static void take_key(struct rf__group *group, const struct rf__store_event *even
     }
 }
 
-/* It may be the record of a process that died: that goes with its lease. */
-static void rank_taken(struct rf__group *group) {
-    struct rf__form *form = &group->form;
-    if (group->now - form->begun > (2 * lease_ms(group) + 1000) * RF__MS) {
-        fail_taken(group);
-        return;
-    }
-    form->is_taken = true;
-    form->retry_at = group->now + RETRY_MS * RF__MS;
-}
-
 /* The reply to the request of the present state. */
 static void take_reply(struct rf__group *group, const struct rf__store_event *event) {
     struct rf__form *form = &group->form;
@@ -324,7 +319,7 @@ static void take_reply(struct rf__group *group, const struct rf__store_event *ev
         if (event->code == 0) {
             take_generation(group, event);
         }
-        enter(group, RF__FORM_REGISTER);
+        enter(group, form->registered == group->generation ? RF__FORM_LIST : RF__FORM_REGISTER);
         break;
     case RF__FORM_REGISTER:
         if (!form->lease) {
@@ -332,9 +327,13 @@ static void take_reply(struct rf__group *group, const struct rf__store_event *ev
             form->lease_renew = group->now + lease_ms(group) * RF__MS / 3;
             enter(group, RF__FORM_REGISTER);
         } else if (event->code == RF_ECONFLICT) {
+            form->was_taken = true;
             rank_taken(group);
         } else {
-            enter(group, RF__FORM_LIST);
+            /* who had to wait for an earlier launch to end may find that it had formed meanwhile */
+            form->registered = group->generation;
+            enter(group, form->was_taken ? RF__FORM_READ : RF__FORM_LIST);
+            form->was_taken = false;
         }
         break;
     case RF__FORM_LIST:
@@ -394,11 +393,15 @@ int rf__form_step(struct rf__group *group) {
         }
         if (form->lease && group->now >= form->lease_renew) {
             form->lease_renew = group->now + lease_ms(group) * RF__MS / 3;
-            (void)submit(group, (struct rf__store_request){.op = RF__STORE_KEEPALIVE,
-                                                           .key = "",
-                                                           .lease = form->lease,
-                                                           .ttl_ms = lease_ms(group),
-                                                           .deadline_ms = lease_ms(group)});
+            struct rf__store_request request = {.id = ++form->next_id,
+                                                .op = RF__STORE_KEEPALIVE,
+                                                .key = "",
+                                                .lease = form->lease,
+                                                .ttl_ms = lease_ms(group),
+                                                .deadline_ms = lease_ms(group)};
+            /* refused: there is another turn before the lease runs out, and a running group does
+             * not need it */
+            (void)!store->ops->submit(store, &request, NULL);
         }
     }
     if (group->state != RF__GROUP_FORMING) {
@@ -422,7 +425,7 @@ int rf__form_step(struct rf__group *group) {
         }
         moved = 1;
     }
-    if (form->state == RF__FORM_CONNECT && group->up_count == group->size - 1) {
+    if (form->state == RF__FORM_CONNECT && form->connected == group->size - 1) {
         form->state = RF__FORM_DONE;
         group->state = RF__GROUP_RUNNING;
         moved = 1;

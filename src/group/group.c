@@ -183,6 +183,14 @@ bool rf__group_is_local(const struct rf__group *group) {
     return group->shared.usable;
 }
 
+bool rf__group_is_idle(const struct rf__group *group) {
+    bool is_idle = !group->calls.head;
+    for (int rank = 0; rank < group->size && is_idle; rank++) {
+        is_idle = !group->peers[rank].sends.head && !group->peers[rank].recvs.head;
+    }
+    return is_idle;
+}
+
 static void take_net_event(struct rf__group *group, const struct rf__net_event *event) {
     struct rf__peer *peer = &group->peers[event->peer];
 
@@ -190,7 +198,7 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
     case RF__NET_UP:
         peer->up = true;
         peer->heard = peer->told = group->now;
-        group->up_count++;
+        group->form.connected++; /* even if it leaves at once: it had its reasons */
         return;
     case RF__NET_DOWN: {
         bool expected = peer->gone || group->leaving;
@@ -199,7 +207,9 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
         if (!expected) { /* a goodbye, or a cause, may stand in the stream before its end */
             (void)rf__link_receive(group, event->peer, &moved);
         }
-        expected = expected || peer->gone || group->state == RF__GROUP_REVOKED;
+        /* With a frame at the head, nobody knows yet what stands behind it: who needs more than is
+         * in the stream finds out. */
+        expected = expected || peer->gone || peer->framed || group->state == RF__GROUP_REVOKED;
         if (!peer->framed) {
             rf__link_down(group, event->peer);
         }
@@ -240,7 +250,11 @@ static bool serve_links(struct rf__group *group) {
         }
         int rc = rf__link_receive(group, rank, &moved);
         if (rc == RF_ELOST) {
-            continue; /* the event says why */
+            if (group->peers[rank].gone) {
+                rf__link_down(group, rank);
+            }
+            moved = true; /* the event, which is there now, says why */
+            continue;
         }
         if (rc == 1 && group->peers[rank].frame.kind == RF__FRAME_DATA) {
             (void)rf__exec_check(group, rank);
@@ -316,8 +330,8 @@ int rf__group_step(struct rf__group *group, int64_t now) {
     if (run_calls(group)) {
         moved = true;
     }
-    if (net && group->state == RF__GROUP_RUNNING) {
-        rf__link_beats(group);
+    if (net && group->state != RF__GROUP_REVOKED) {
+        rf__link_beats(group); /* also while forming: the others may be through already */
     } else if (net && group->state == RF__GROUP_REVOKED) {
         for (int rank = 0; rank < group->size; rank++) {
             if (rank != group->rank) {
@@ -343,6 +357,15 @@ int64_t rf__group_next_deadline(const struct rf__group *group) {
     }
     if (group->suspicion.code && group->suspicion_deadline < deadline) {
         deadline = group->suspicion_deadline;
+    }
+    if (group->state == RF__GROUP_FORMING && group->form.deadline < deadline) {
+        deadline = group->form.deadline + 1;
+    }
+    if (group->form.lease && group->form.lease_renew < deadline) {
+        deadline = group->form.lease_renew;
+    }
+    if (group->leaving && group->leave_deadline < deadline) {
+        deadline = group->leave_deadline + 1;
     }
     return deadline;
 }

@@ -70,6 +70,9 @@ void rf__group_error(struct rf__group *group, struct rf_error *out);
 void rf__group_leave(struct rf__group *group, int64_t now);
 bool rf__group_left(const struct rf__group *group);
 
+/* Whether no operation is under way. */
+bool rf__group_is_idle(const struct rf__group *group);
+
 /* Whether the whole group shares this host's memory. */
 bool rf__group_is_local(const struct rf__group *group);
 

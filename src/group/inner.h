@@ -66,7 +66,7 @@ struct rf__peer {
     unsigned char head[RF__FRAME_BYTES];
     size_t head_bytes;
     bool framed, checked;
-    bool starved; /* the last read found nothing */
+    bool starved; /* the last read found nothing: we listen */
     struct rf__frame frame;
     size_t taken; /* of its payload */
     unsigned char control[RF__CONTROL_PAYLOAD];
@@ -143,8 +143,9 @@ struct rf__form {
     int64_t lease_renew;
     int64_t generation_revision;         /* of the record of generations */
     char (*endpoints)[RF__ENDPOINT_MAX]; /* by rank; "" while unknown */
-    int known, connected;
-    bool is_taken;                          /* another process has the rank, so far */
+    int known, connected; /* members whose record is there; links that came up, ended or not */
+    bool was_taken;       /* the own rank, when we wanted to register */
+    uint64_t registered;  /* generation that holds our record; 0: none */
     uint64_t agreed_generation, agreed_job; /* as the record of generations says */
     uint64_t cause_get, cause_put;
 };
@@ -158,7 +159,6 @@ struct rf__group {
 
     struct rf__form form;
     struct rf__peer *peers;
-    int up_count;
     bool leaving;
     int64_t leave_deadline;
 
@@ -218,7 +218,11 @@ void rf__link_beats(struct rf__group *group);
 int rf__exec_begin(struct rf__group *group, struct rf__op *op);
 /* 1 when the collective is complete, 0 when it waits, or an error. */
 int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved);
+/* Holds the frame at the peer's head against the running call; an error where they differ. */
 int rf__exec_check(struct rf__group *group, int peer);
+/* Writes the running call into a beat. Ranks that carry out different algorithms may wait for each
+ * other without a frame that tells; their beats do. */
+void rf__exec_tell(const struct rf__group *group, struct rf__frame *frame);
 void rf__exec_free(struct rf__exec *exec);
 
 /* shared.c */
@@ -226,6 +230,8 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op);
 int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved);
 
 /* message.c */
+/* Whether all of the message that is being received is here. */
+bool rf__message_is_whole(const struct rf__peer *peer);
 int rf__message_step(struct rf__group *group, int peer, bool *moved);
 
 #endif

@@ -58,6 +58,7 @@ static bool load_control(struct rf__group *group, struct rf__peer *peer) {
         frame.kind = RF__FRAME_BYE;
         break;
     default: /* RF__WANT_BEAT */
+        rf__exec_tell(group, &frame);
         break;
     }
     peer->wanted &= ~bit;
@@ -109,7 +110,7 @@ static int handle_control(struct rf__group *group, int peer_rank) {
 
     switch (peer->frame.kind) {
     case RF__FRAME_BEAT:
-        return 0;
+        return rf__exec_check(group, peer_rank);
     case RF__FRAME_BYE:
         peer->gone = true;
         return 0;
@@ -121,7 +122,7 @@ static int handle_control(struct rf__group *group, int peer_rank) {
         rf__group_revoke(group, &cause);
         return cause.code;
     case RF__FRAME_OFFER:
-        if (peer->has_offer || peer->taking) {
+        if (peer->has_offer || (peer->taking && !rf__message_is_whole(peer))) {
             return rf__group_fail(group, RF_EPROTO, peer_rank,
                                   "rank %d offered two messages at once", peer_rank);
         }
@@ -148,6 +149,7 @@ static int handle_control(struct rf__group *group, int peer_rank) {
 static ssize_t read_some(struct rf__group *group, int peer_rank, void *out, size_t bytes) {
     struct rf__net *net = group->options.net;
     ssize_t got = net->ops->read(net, peer_rank, out, bytes);
+    group->peers[peer_rank].starved = got == 0;
     if (got > 0) {
         group->peers[peer_rank].heard = group->now;
     }
@@ -256,15 +258,12 @@ void rf__link_consume(struct rf__group *group, int peer_rank, size_t bytes) {
 
 void rf__link_down(struct rf__group *group, int peer_rank) {
     struct rf__peer *peer = &group->peers[peer_rank];
-    if (peer->up) {
-        peer->up = false;
-        group->up_count--;
-    }
+    peer->up = false;
     peer->gone = true;
 }
 
 /* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a
- * sign of life too; a frame whose rest does not come is none. */
+ * sign of life too; a frame whose rest we wait for is none. */
 void rf__link_beats(struct rf__group *group) {
     int64_t detect = group->options.detect_ms * RF__MS;
     bool was_away = group->now - group->stepped > detect / 2;

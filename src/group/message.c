@@ -29,6 +29,11 @@ static int run_send(struct rf__group *group, int peer_rank, bool *moved) {
     size_t total = op->params.call.count * rf_type_size(op->params.call.type);
     for (;;) {
         int rc = rf__link_flush(group, peer_rank, moved);
+        if (rc < 0 && peer->gone) {
+            return rf__group_fail(group, RF_ELOST, peer_rank,
+                                  "rank %d has left, and rank %d has a message for it", peer_rank,
+                                  group->rank);
+        }
         if (rc <= 0 || peer->tx.owner != RF__TX_NONE) {
             return 0; /* a link that is down says so by its event */
         }
@@ -117,6 +122,12 @@ static int run_recv(struct rf__group *group, int peer_rank, bool *moved) {
     rf__op_finish(group, rf__queue_pop(&peer->recvs), 0);
     *moved = true;
     return 0;
+}
+
+bool rf__message_is_whole(const struct rf__peer *peer) {
+    const struct rf_call *call = &peer->recvs.head->params.call;
+    return !(peer->wanted & RF__WANT_TAKE) &&
+           peer->message_received == call->count * rf_type_size(call->type);
 }
 
 int rf__message_step(struct rf__group *group, int peer_rank, bool *moved) {

@@ -235,7 +235,7 @@ static int locate(struct rf__group *group, const struct rf__op *op, int rank, bo
         *out = send ? own.to : op->params.call.recv;
         return 0;
     }
-    if (need == 0 || bytes == 0) {
+    if (need == 0) {
         return 0;
     }
     unsigned char *base = inside <= bytes && need <= bytes - inside

@@ -3,6 +3,7 @@
  * messages; mismatches; deaths. */
 #include "support/fake_net.h"
 
+#include "base/mem.h"
 #include "coll/fold.h"
 #include "coll/schedule.h"
 #include "group/frame.h"
@@ -782,6 +783,329 @@ static void bad_calls_are_refused_before_anything_is_sent(void **state) {
     close_cluster(&c);
 }
 
+/* Every pair of algorithms, one rank using another than the rest: somebody always finds out, though
+ * no frame may tell. */
+static void differing_algorithms_are_found_out(void **state) {
+    (void)state;
+    for (int usual = 1; usual < RF_ALGORITHM_SHARED; usual++) {
+        for (int other = 1; other < RF_ALGORITHM_SHARED; other++) {
+            for (unsigned k = 0; k < sizeof colls / sizeof *colls; k++) {
+                if (usual == other || !rf__schedule_covers(colls[k], (enum rf_algorithm)usual) ||
+                    !rf__schedule_covers(colls[k], (enum rf_algorithm)other)) {
+                    continue;
+                }
+                for (int odd = 0; odd < 6; odd++) {
+                    struct cluster c;
+                    struct buffers b[FAKE_MAX] = {0};
+                    struct rf_error err;
+                    open_cluster(&c, 6, false, 0, 1);
+                    for (int rank = 0; rank < c.size; rank++) {
+                        struct rf_call call = {
+                            .coll = colls[k], .count = 100, .algorithm = (enum rf_algorithm)usual};
+                        call.algorithm = rank == odd ? (enum rf_algorithm)other : call.algorithm;
+                        prepare(&c, &b[rank], &call, rank, false, false);
+                        struct rf__op_params params = {.call = b[rank].call};
+                        assert_int_equal(
+                            rf__group_submit(c.groups[rank], &params, c.now, &b[rank].op, &err), 0);
+                    }
+                    for (int i = 0; i < 100 && !all_done(&c, b); i++) {
+                        c.now += 100 * RF__MS;
+                        step_all(&c);
+                    }
+                    int failed = 0;
+                    for (int rank = 0; rank < c.size; rank++) {
+                        assert_int_not_equal(rf__op_result(b[rank].op), 0);
+                        failed += rf__op_result(b[rank].op) == RF_EMISMATCH;
+                        finish(&c, &b[rank], rank, false);
+                    }
+                    assert_true(failed > 0);
+                    close_cluster(&c);
+                }
+            }
+        }
+    }
+}
+
+/* The sender is through with an empty message and offers the next before the receiver has looked
+ * again. */
+static void an_offer_may_follow_an_empty_message_at_once(void **state) {
+    (void)state;
+    struct cluster c;
+    struct rf_error err;
+    uint32_t out = 7, in = 0;
+    open_cluster(&c, 2, false, 0, 1);
+    struct rf__op *ops[4] = {submit_message(&c, 0, RF_COLL_SEND, 1, NULL, 0, RF_U32),
+                             submit_message(&c, 0, RF_COLL_SEND, 1, &out, 1, RF_U32),
+                             submit_message(&c, 1, RF_COLL_RECV, 0, NULL, 0, RF_U32),
+                             submit_message(&c, 1, RF_COLL_RECV, 0, &in, 1, RF_U32)};
+    for (int i = 0; i < 20; i++) {
+        for (int k = 0; k < 5; k++) {
+            (void)rf__group_step(c.groups[0], c.now += 1000);
+        }
+        (void)rf__group_step(c.groups[1], c.now += 1000);
+    }
+    rf__group_error(c.groups[1], &err);
+    assert_string_equal(err.text, "");
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(rf__op_result(ops[i]), 1);
+    }
+    assert_int_equal(in, 7);
+    close_cluster(&c);
+}
+
+/* A peer that stops in the middle of a frame is as silent as one that stops between two. */
+static void silence_within_a_frame_is_noticed(void **state) {
+    (void)state;
+    struct cluster c;
+    struct rf_error err;
+    static unsigned char out[300000], in[300000];
+    open_cluster(&c, 2, false, 0, 1);
+    (void)submit_message(&c, 0, RF_COLL_SEND, 1, out, sizeof out, RF_U8);
+    struct rf__op *op = submit_message(&c, 1, RF_COLL_RECV, 0, in, sizeof in, RF_U8);
+    for (int i = 0; i < 4; i++) {
+        step_all(&c);
+    }
+    assert_int_equal(rf__op_result(op), 0);
+    c.dead[0] = true;
+    for (int i = 0; i < 40; i++) {
+        c.now += 100 * RF__MS;
+        step_all(&c);
+    }
+    rf__group_error(c.groups[1], &err);
+    assert_int_equal(err.code, RF_ELOST);
+    assert_non_null(strstr(err.text, "rank 0 is silent"));
+    assert_int_equal(rf__op_result(op), RF_ELOST);
+    close_cluster(&c);
+}
+
+/* One that has done its part may leave while others, who were stopped, have it all still to read.
+ */
+static void unread_data_of_one_that_left_is_no_loss(void **state) {
+    (void)state;
+    struct cluster c;
+    struct buffers b[FAKE_MAX] = {0};
+    struct rf_error err;
+    struct rf_call call = {
+        .coll = RF_COLL_BROADCAST, .count = 1000, .algorithm = RF_ALGORITHM_NAIVE};
+    open_cluster(&c, 2, false, 0, 1);
+    for (int rank = 0; rank < 2; rank++) {
+        prepare(&c, &b[rank], &call, rank, false, false);
+        struct rf__op_params params = {.call = b[rank].call};
+        assert_int_equal(rf__group_submit(c.groups[rank], &params, c.now, &b[rank].op, &err), 0);
+    }
+    (void)rf__group_step(c.groups[1], ++c.now);
+    for (int i = 0; i < 20; i++) {
+        (void)rf__group_step(c.groups[0], ++c.now);
+    }
+    assert_int_equal(rf__op_result(b[0].op), 1);
+    assert_int_equal(rf__op_result(b[1].op), 0);
+    rf__group_leave(c.groups[0], c.now);
+    for (int i = 0; i < 20; i++) {
+        (void)rf__group_step(c.groups[0], ++c.now);
+    }
+    assert_true(rf__group_left(c.groups[0]));
+    fake_kill(c.world, 0);
+    for (int i = 0; i < 20; i++) {
+        (void)rf__group_step(c.groups[1], ++c.now);
+    }
+    rf__group_error(c.groups[1], &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(rf__op_result(b[1].op), 1);
+    check(&c, &b[1], 1, false);
+    for (int rank = 0; rank < 2; rank++) {
+        finish(&c, &b[rank], rank, false);
+    }
+    close_cluster(&c);
+}
+
+/* Takes the event "rank `peer` is up" from a net, to give it back later. */
+static struct rf__net_event withhold_up(struct fake_net *net, int peer) {
+    for (int i = net->event_taken; i < net->event_count; i++) {
+        struct rf__net_event event = net->events[i];
+        if (event.peer == peer) {
+            memmove(&net->events[i], &net->events[i + 1],
+                    sizeof event * (size_t)(net->event_count - i - 1));
+            net->event_count--;
+            return event;
+        }
+    }
+    fail();
+    return (struct rf__net_event){0};
+}
+
+/* Two ranks find each other late: to the third, which is through, they must not seem dead. */
+static void forming_takes_its_time_without_seeming_dead(void **state) {
+    (void)state;
+    struct cluster c = {.size = 3, .now = 1, .world = fake_world_create(3, false, 0, 1)};
+    const char *endpoints[3] = {"fake", "fake", "fake"};
+    struct rf__net_event late[3];
+    struct rf_error err;
+    for (int rank = 0; rank < 3; rank++) {
+        struct rf__group_options options = {.job = "test",
+                                            .rank = rank,
+                                            .size = 3,
+                                            .detect_ms = 3000,
+                                            .start_timeout_ms = 20000,
+                                            .net = &c.world->nets[rank].net,
+                                            .endpoints = endpoints,
+                                            .generation = 7};
+        assert_int_equal(rf__group_create(&options, c.now, &c.groups[rank], &err), 0);
+    }
+    late[1] = withhold_up(&c.world->nets[1], 2);
+    late[2] = withhold_up(&c.world->nets[2], 1);
+    for (int i = 0; i < 60; i++) {
+        c.now += 100 * RF__MS;
+        step_all(&c);
+    }
+    assert_int_equal(rf__group_state(c.groups[0]), RF__GROUP_RUNNING);
+    for (int rank = 1; rank < 3; rank++) {
+        assert_int_equal(rf__group_state(c.groups[rank]), RF__GROUP_FORMING);
+        struct fake_net *net = &c.world->nets[rank];
+        net->events[net->event_count++] = late[rank];
+    }
+    struct rf_call call = {.coll = RF_COLL_ALLREDUCE, .count = 10, .type = RF_F32};
+    step_all(&c);
+    run_call(&c, &call, 0, false);
+    close_cluster(&c);
+}
+
+/* One that is through may leave while the others still form. */
+static void leaving_does_not_keep_others_from_forming(void **state) {
+    (void)state;
+    struct cluster c = {.size = 3, .now = 1, .world = fake_world_create(3, false, 0, 1)};
+    const char *endpoints[3] = {"fake", "fake", "fake"};
+    struct rf__net_event late[3];
+    struct rf_error err;
+    for (int rank = 0; rank < 3; rank++) {
+        struct rf__group_options options = {.job = "test",
+                                            .rank = rank,
+                                            .size = 3,
+                                            .detect_ms = 3000,
+                                            .start_timeout_ms = 1000,
+                                            .net = &c.world->nets[rank].net,
+                                            .endpoints = endpoints,
+                                            .generation = 7};
+        assert_int_equal(rf__group_create(&options, c.now, &c.groups[rank], &err), 0);
+    }
+    late[1] = withhold_up(&c.world->nets[1], 2);
+    late[2] = withhold_up(&c.world->nets[2], 1);
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    assert_int_equal(rf__group_state(c.groups[0]), RF__GROUP_RUNNING);
+    rf__group_leave(c.groups[0], c.now);
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    assert_true(rf__group_left(c.groups[0]));
+    c.dead[0] = true;
+    fake_kill(c.world, 0);
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    for (int rank = 1; rank < 3; rank++) {
+        struct fake_net *net = &c.world->nets[rank];
+        net->events[net->event_count++] = late[rank];
+    }
+    for (int i = 0; i < 5; i++) {
+        step_all(&c);
+    }
+    for (int rank = 1; rank < 3; rank++) {
+        assert_int_equal(rf__group_state(c.groups[rank]), RF__GROUP_RUNNING);
+    }
+    close_cluster(&c);
+}
+
+/* However long the detection time, nobody sleeps past what has to be done. */
+static void deadlines_are_kept(void **state) {
+    (void)state;
+    struct fake_world *world = fake_world_create(2, false, 0, 1);
+    const char *endpoints[2] = {"fake", "fake"};
+    struct rf__group *group;
+    struct rf_error err;
+    struct rf__group_options options = {.job = "test",
+                                        .size = 2,
+                                        .detect_ms = 600000,
+                                        .start_timeout_ms = 300,
+                                        .net = &world->nets[0].net,
+                                        .endpoints = endpoints,
+                                        .generation = 7};
+    assert_int_equal(rf__group_create(&options, 1, &group, &err), 0);
+    int64_t due = rf__group_next_deadline(group);
+    assert_in_range(due, 1, 301 * RF__MS);
+    (void)withhold_up(&world->nets[0], 1);
+    (void)rf__group_step(group, due);
+    (void)rf__group_step(group, due + 1);
+    rf__group_error(group, &err);
+    assert_int_equal(err.code, RF_ETIMEDOUT);
+    assert_non_null(strstr(err.text, "rank 1"));
+    rf__group_leave(group, due);
+    assert_in_range(rf__group_next_deadline(group), 1, due + 1001 * RF__MS);
+    rf__group_destroy(group);
+    fake_world_destroy(world);
+}
+
+/* Whatever allocation fails: a clean error on all, or success. */
+static void any_allocation_may_fail(void **state) {
+    (void)state;
+    int failures = 0, successes = 0;
+    for (long k = 0; k < 80; k++) {
+        struct cluster c = {.size = 3, .now = 1, .world = fake_world_create(3, k % 2, 0, 1)};
+        const char *endpoints[3] = {"fake", "fake", "fake"};
+        struct buffers b[3][FAKE_MAX] = {0};
+        struct rf_error err = {0};
+        int rc = 0, submitted = 0;
+
+        rf__alloc_fail_after(k / 2);
+        for (int rank = 0; rank < 3 && rc == 0; rank++) {
+            struct rf__group_options options = {.job = "test",
+                                                .rank = rank,
+                                                .size = 3,
+                                                .detect_ms = 3000,
+                                                .start_timeout_ms = 1000,
+                                                .net = &c.world->nets[rank].net,
+                                                .endpoints = endpoints,
+                                                .generation = 7};
+            rc = rf__group_create(&options, c.now, &c.groups[rank], &err);
+            assert_int_equal(rc, rc ? RF_ENOMEM : 0);
+            assert_true(rc == 0 || (err.text[0] && !c.groups[rank]));
+        }
+        for (int i = 0; i < 10 && rc == 0; i++) {
+            step_all(&c);
+        }
+        for (unsigned call_index = 0; call_index < 3 && rc == 0; call_index++) {
+            struct rf_call call = {.coll = call_index == 1 ? RF_COLL_REDUCE : RF_COLL_ALLREDUCE,
+                                   .algorithm = (enum rf_algorithm)(call_index == 2
+                                                                        ? RF_ALGORITHM_RABENSEIFNER
+                                                                        : RF_ALGORITHM_TREE),
+                                   .type = RF_F16,
+                                   .count = 3000};
+            for (int rank = 0; rank < 3 && rc == 0; rank++) {
+                struct buffers *own = &b[call_index][rank];
+                prepare(&c, own, &call, rank, false, false);
+                struct rf__op_params params = {.call = own->call};
+                rc = rf__group_submit(c.groups[rank], &params, c.now, &own->op, &err);
+                assert_true(rc == 0);
+            }
+            submitted++;
+            run_until_done(&c, b[call_index]);
+            rc = rf__op_result(b[call_index][0].op);
+            rc = rc == 1 ? 0 : rc;
+        }
+        rf__alloc_fail_after(-1);
+        failures += rc == RF_ENOMEM;
+        successes += rc == 0;
+        assert_true(rc == 0 || rc == RF_ENOMEM);
+        for (int call_index = 0; call_index < submitted; call_index++) {
+            for (int rank = 0; rank < 3; rank++) {
+                finish(&c, &b[call_index][rank], rank, false);
+            }
+        }
+        close_cluster(&c);
+    }
+    assert_true(failures > 20 && successes > 2);
+}
+
 static void frames_survive_any_bytes(void **state) {
     (void)state;
     struct rf__rng rng = rf__rng(5, 0, 0);
@@ -833,6 +1157,14 @@ int main(void) {
         cmocka_unit_test(silence_is_noticed_but_not_when_all_slept),
         cmocka_unit_test(goodbye_after_the_last_call_is_no_loss),
         cmocka_unit_test(bad_calls_are_refused_before_anything_is_sent),
+        cmocka_unit_test(differing_algorithms_are_found_out),
+        cmocka_unit_test(an_offer_may_follow_an_empty_message_at_once),
+        cmocka_unit_test(silence_within_a_frame_is_noticed),
+        cmocka_unit_test(unread_data_of_one_that_left_is_no_loss),
+        cmocka_unit_test(forming_takes_its_time_without_seeming_dead),
+        cmocka_unit_test(leaving_does_not_keep_others_from_forming),
+        cmocka_unit_test(deadlines_are_kept),
+        cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(frames_survive_any_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
