@@ -149,11 +149,10 @@ static int handle_control(struct rf__group *group, int peer_rank) {
 static ssize_t read_some(struct rf__group *group, int peer_rank, void *out, size_t bytes) {
     struct rf__net *net = group->options.net;
     ssize_t got = net->ops->read(net, peer_rank, out, bytes);
-    group->peers[peer_rank].starved = got == 0;
+    group->peers[peer_rank].starved = got <= 0;
     if (got > 0) {
         group->peers[peer_rank].heard = group->now;
     }
-    group->peers[peer_rank].starved = got <= 0;
     return got;
 }
 
