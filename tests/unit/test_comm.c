@@ -11,6 +11,7 @@
 
 #include <ringfold/comm.h>
 #include <ringfold/ddp.h>
+#include <ringfold/store.h>
 
 #include <poll.h>
 #include <pthread.h>
@@ -636,6 +637,58 @@ static void one_job_after_the_other_on_one_store(void **state) {
     }
 }
 
+static void put(struct rf_store *client, const char *name, const char *value) {
+    struct rf_error err;
+    int64_t revision;
+    assert_int_equal(rf_store_put(client, name, value, strlen(value), &revision, &err), 0);
+}
+
+/* An earlier launch holds the ranks of generation 1, forms it and ends: the later one waits for its
+ * ranks and takes the next generation. */
+static void a_launch_that_overlaps_an_earlier_one_takes_the_next_generation(void **state) {
+    struct rank_thread threads[2];
+    struct rf_store *client;
+    struct rf_error err;
+    struct world world = {
+        .size = 2, .transport = RF_TRANSPORT_AUTO, .body = again_body, .calls = 2, .job = "twice"};
+    struct timespec pause = {.tv_nsec = 100000000}; /* not needed, but makes it interesting */
+
+    (void)state;
+    assert_int_equal(rf_store_open(store.uri, key, sizeof key, 10000, &client, &err), 0);
+    put(client, "rf/twice/g/1/m/0", "somebody");
+    put(client, "rf/twice/g/1/m/1", "somebody else");
+    for (int rank = 0; rank < 2; rank++) {
+        threads[rank] = (struct rank_thread){.world = &world, .rank = rank};
+        assert_int_equal(pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]), 0);
+    }
+    nanosleep(&pause, NULL);
+    put(client, "rf/twice/generation", "1 00000000000000ff");
+    assert_int_equal(rf_store_delete(client, "rf/twice/g/1/m/0", &err), 0);
+    nanosleep(&pause, NULL);
+    assert_int_equal(rf_store_delete(client, "rf/twice/g/1/m/1", &err), 0);
+    for (int rank = 0; rank < 2; rank++) {
+        pthread_join(threads[rank].thread, NULL);
+    }
+    rf_store_close(client);
+    assert_int_equal(atomic_exchange(&failed_checks, 0), 0);
+}
+
+static void a_rank_that_is_taken_is_named(void **state) {
+    struct rf_options options;
+    struct rf_store *client;
+    struct rf_error err;
+    struct rf_comm *comm;
+
+    (void)state;
+    assert_int_equal(rf_store_open(store.uri, key, sizeof key, 10000, &client, &err), 0);
+    put(client, "rf/taken/g/1/m/0", "somebody");
+    options_of(&options, "taken", 0, 2, RF_TRANSPORT_AUTO);
+    options.start_timeout_ms = 300;
+    assert_int_equal(rf_comm_create(&options, &comm, &err), RF_ECONFLICT);
+    assert_non_null(strstr(err.text, "rank 0 of job 'taken' is taken"));
+    rf_store_close(client);
+}
+
 /* ---- Without the store ---- */
 
 static void store_gone_body(struct rf_comm *comm, int rank, struct world *world) {
@@ -666,10 +719,11 @@ static void the_store_may_go_away_while_running(void **state) {
     assert_null(store.server);
     options_of(&options, "nowhere", 0, 2, RF_TRANSPORT_AUTO);
     options.start_timeout_ms = 300;
-    assert_int_equal(rf_comm_create(&options, &comm, &err), RF_ESTORE);
-    assert_null(comm);
-    assert_true(err.text[0]);
+    int rc = rf_comm_create(&options, &comm, &err);
     start_store();
+    assert_int_equal(rc, RF_ESTORE);
+    assert_null(comm);
+    assert_non_null(strstr(err.text, "store"));
 }
 
 /* ---- Data-parallel training over it ---- */
@@ -899,6 +953,8 @@ int main(void) {
         cmocka_unit_test(an_abort_ends_a_blocked_call_everywhere),
         cmocka_unit_test(leaving_in_the_middle_is_told_to_the_others),
         cmocka_unit_test(one_job_after_the_other_on_one_store),
+        cmocka_unit_test(a_launch_that_overlaps_an_earlier_one_takes_the_next_generation),
+        cmocka_unit_test(a_rank_that_is_taken_is_named),
         cmocka_unit_test(the_store_may_go_away_while_running),
         cmocka_unit_test(ddp_over_the_communicator),
     };
