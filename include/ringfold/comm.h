@@ -8,9 +8,9 @@
  * order. Send and receive match each other in order for each pair and direction, whatever
  * collectives are issued around them.
  *
- * Failure: an error other than RF_EINVAL and RF_EUNSUPPORTED (refused before anything was sent)
- * revokes the group: each operation in flight and each later one, on every member, fails with the
- * first cause, kept in `rf_comm_error`. */
+ * Failure: an error other than RF_EINVAL, RF_EUNSUPPORTED and rf_start's RF_ELIMIT and RF_ENOMEM
+ * (refused before anything was sent) revokes the group: each operation in flight and each later
+ * one, on every member, fails with the first cause, kept in `rf_comm_error`. */
 #ifndef RINGFOLD_COMM_H
 #define RINGFOLD_COMM_H
 
