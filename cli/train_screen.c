@@ -213,8 +213,7 @@ static void times_print(FILE *out, const struct rf_train_result *r, int size) {
     if (size > 1) {
         fprintf(out, "           waiting for averages and reports %s, for slower workers %s\n",
                 format_duration(a, r->exposed_s), format_duration(b, r->wait_s));
-        fprintf(out,
-                "  ring     averaging took %s: %s hidden behind computation (%.0f %%), %s not\n",
+        fprintf(out, "  ring     averaging took %s: %s (%.0f %%) hidden by computation, %s not\n",
                 format_duration(a, r->comm_s), format_duration(b, r->comm_s * r->hidden_ratio),
                 r->hidden_ratio * 100, format_duration(c, r->comm_s * (1 - r->hidden_ratio)));
     }
