@@ -175,11 +175,13 @@ void screen_stopping(struct train_screen *screen) {
     }
 }
 
-/* The digest of each of the first workers, three a line, and what follows from all of them. */
+/* The digest of each of the first workers, two or three a line, and what follows from all of them.
+ */
 static void digest_print(FILE *out, const struct rf_train_result *result, int size) {
-    enum { LISTED = 8, PER_LINE = 3 };
+    enum { LISTED = 8 };
     int known = size < RF_MAX_LOCAL_RANKS ? size : RF_MAX_LOCAL_RANKS;
     int listed = known < LISTED ? known : LISTED, others = 0;
+    int columns = listed == 4 ? 2 : 3;
 
     if (size == 1) {
         fprintf(out, "  digest   0x%016llx\n", (unsigned long long)result->digest);
@@ -189,7 +191,7 @@ static void digest_print(FILE *out, const struct rf_train_result *result, int si
         others += result->digests[i] != result->digest;
     }
     for (int i = 0; i < listed; i++) {
-        const char *before = i == 0 ? "  digest   " : i % PER_LINE ? "  " : "\n           ";
+        const char *before = i == 0 ? "  digest   " : i % columns ? "  " : "\n           ";
         fprintf(out, "%s%d: 0x%016llx", before, i, (unsigned long long)result->digests[i]);
     }
     if (others) {
@@ -209,11 +211,11 @@ static void times_print(FILE *out, const struct rf_train_result *r, int size) {
             format_duration(a, r->compute_s), format_duration(b, r->data_s),
             format_duration(c, r->eval_s), format_duration(d, rest > 0 ? rest : 0));
     if (size > 1) {
-        fprintf(out, "           waiting for averages %s, for slower workers %s\n",
+        fprintf(out, "           waiting for averages and reports %s, for slower workers %s\n",
                 format_duration(a, r->exposed_s), format_duration(b, r->wait_s));
-        fprintf(out, "  ring     averaging ran for %s: %.0f %% of it hidden behind computation,\n",
-                format_duration(a, r->comm_s), r->hidden_ratio * 100);
-        fprintf(out, "           the rest is the waiting for averages above\n");
+        fprintf(out, "  ring     averaging took %s: %s (%.0f %%) hidden by computation, %s not\n",
+                format_duration(a, r->comm_s), format_duration(b, r->comm_s * r->hidden_ratio),
+                r->hidden_ratio * 100, format_duration(c, r->comm_s * (1 - r->hidden_ratio)));
     }
 }
 
@@ -251,11 +253,11 @@ void screen_receipt(struct train_screen *screen, const struct train_settings *se
                 screen->best * 100, (unsigned long long)screen->best_epoch, result->accuracy * 100,
                 result->loss);
     }
-    fprintf(out, "  memory   a worker: parameters %s, gradients %s, averaged %s,\n",
-            format_bytes(a, result->memory.parameters), format_bytes(b, result->memory.gradients),
-            format_bytes(c, result->memory.averaged));
-    fprintf(out, "           optimizer %s, activations %s\n",
-            format_bytes(d, result->memory.optimizer), format_bytes(e, result->memory.activations));
+    fprintf(out, "  memory   a worker: parameters %s, gradients %s,\n",
+            format_bytes(a, result->memory.parameters), format_bytes(b, result->memory.gradients));
+    fprintf(out, "           averaged %s, optimizer %s, activations %s\n",
+            format_bytes(c, result->memory.averaged), format_bytes(d, result->memory.optimizer),
+            format_bytes(e, result->memory.activations));
     digest_print(out, result, screen->size);
     fprintf(out, "  weights  %s\n", weights);
     fprintf(out, "  log      %s%s%s/metrics.jsonl\n", settings->log ? settings->log : "",

@@ -10,6 +10,8 @@ file(GLOB man_pages CONFIGURE_DEPENDS man/*.1 man/*.3)
 if(man_pages)
     install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
+# The prefix as seen from the .pc file, so that `cmake --install --prefix` may put the tree anywhere.
+file(RELATIVE_PATH PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/ringfold.pc.in ringfold.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/ringfold.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 configure_package_config_file(cmake/ringfold-config.cmake.in ringfold-config.cmake
