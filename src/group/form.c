@@ -166,14 +166,15 @@ int rf__form_start(struct rf__group *group, struct rf_error *err) {
     return 0;
 }
 
-/* "rank 1, 3 and 5 more" of those whose record is missing, or that are not connected. */
-static void missing(struct rf__group *group, bool connecting, char *out, size_t bytes) {
+/* "rank 1, 3 and 5 more" of those who have never come (one that gave up earlier than we is not to
+ * blame), or that are not connected. Returns how many. */
+static int missing(struct rf__group *group, bool connecting, char *out, size_t bytes) {
     int shown = 0, more = 0;
     size_t at = 0;
     out[0] = 0;
     for (int rank = 0; rank < group->size; rank++) {
-        bool is_there = rank == group->rank ||
-                        (connecting ? group->peers[rank].up : group->form.endpoints[rank][0] != 0);
+        bool is_there =
+            rank == group->rank || (connecting ? group->peers[rank].up : group->peers[rank].came);
         if (is_there) {
             continue;
         }
@@ -188,6 +189,7 @@ static void missing(struct rf__group *group, bool connecting, char *out, size_t 
     if (more) {
         snprintf(out + at, at < bytes ? bytes - at : 0, " and %d more", more);
     }
+    return shown + more;
 }
 
 static void rank_taken(struct rf__group *group) {
@@ -208,7 +210,7 @@ static void time_out(struct rf__group *group) {
     double seconds = (double)(group->now - form->begun) * 1e-9;
     char who[160];
 
-    missing(group, connecting, who, sizeof who);
+    int absent = missing(group, connecting, who, sizeof who);
     bool is_asking = form->state == RF__FORM_READ || form->state == RF__FORM_REGISTER ||
                      form->state == RF__FORM_LIST;
     if (form->was_taken) {
@@ -217,10 +219,14 @@ static void time_out(struct rf__group *group) {
         (void)rf__group_fail(group, RF_ESTORE, -1,
                              "the store has not answered rank %d within %.1f s", group->rank,
                              seconds);
+    } else if (!connecting && absent) {
+        (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
+                             "%d of %d workers came within %.0f s; missing: %s",
+                             group->size - absent, group->size, seconds, who);
     } else if (form->known < group->size) {
         (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
-                             "%d of %d workers came within %.0f s; missing: %s", form->known,
-                             group->size, seconds, who);
+                             "all %d workers came, but %d left again within %.0f s", group->size,
+                             group->size - form->known, seconds);
     } else if (connecting) {
         (void)rf__group_fail(group, RF_ETIMEDOUT, -1,
                              "rank %d is not connected with %s after %.0f s", group->rank, who,
@@ -274,6 +280,7 @@ static void take_member(struct rf__group *group, const struct rf__store_event *e
         memcpy(endpoint, event->value, event->value_bytes);
         endpoint[event->value_bytes] = 0;
         form->known += endpoint[0] != 0;
+        group->peers[rank].came = true;
     }
 }
 

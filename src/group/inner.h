@@ -55,6 +55,7 @@ enum {
 };
 
 struct rf__peer {
+    bool came; /* its record was seen in the store */
     bool up;
     bool gone; /* said goodbye, or the link is down: no more will come than what is in the stream */
     int64_t heard, told; /* when something was last read from it, and written to it */
