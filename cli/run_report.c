@@ -315,8 +315,10 @@ void run_report_worker(const struct run_report *report, const struct run_worker 
     }
     if (!report->options->json) {
         report_error(&err);
-        fprintf(stderr, "  %-6s %s, %s\n", "logs", log,
-                evidence.count ? "last lines:" : "nothing was written");
+        const char *content = evidence.count   ? ", last lines:"
+                              : said_it_itself ? ""
+                                               : ", nothing was written";
+        fprintf(stderr, "  %-6s %s%s\n", "logs", log, content);
         for (int i = 0; i < evidence.count; i++) {
             fprintf(stderr, "         %s\n", evidence.lines[i]);
         }

@@ -157,6 +157,7 @@ int rf__form_start(struct rf__group *group, struct rf_error *err) {
         }
         enter(group, RF__FORM_READ);
     } else {
+        form->known = group->size;
         connect_all(group);
     }
     if (group->state == RF__GROUP_REVOKED) {
