@@ -65,6 +65,7 @@ struct rf_step_report {
         digest; /* of the chain: previous digest, generation, step, members, averaged gradients */
     double compute_s; /* begin to commit: the caller's own time */
     double comm_s;    /* the step's buckets were under way, without waiting for others to begin */
+    double hidden_s;  /* of that, the caller did not have to wait for */
     double exposed_s; /* the caller had to wait for averages and reports */
     double wait_s;    /* besides, for members that were still computing */
     double slowest_compute_s;

@@ -75,7 +75,7 @@ struct step {
     bool late_samples;     /* told after the count had gone out */
     bool counted;          /* the count has gone out */
     int started, finished; /* buckets: operations started, and of them complete and freed */
-    int64_t began, in_ready, busy, blocked, compute;
+    int64_t began, in_ready, busy, blocked, blocked_in_buckets, compute;
     uint64_t state_digest;
 };
 
@@ -849,6 +849,7 @@ static int finish(struct rf_ddp *ddp, struct rf__op **op, int64_t *busy) {
 
     *op = NULL;
     ddp->step.blocked += now(ddp) - entered;
+    ddp->step.blocked_in_buckets += now(ddp) - entered;
     return rc;
 }
 
@@ -1033,6 +1034,8 @@ static void fill_report(const struct rf_ddp *ddp, const struct rf__step_decision
     double behind = decision->slowest_compute_s - own;
     /* at most so long did this member wait for the slowest, and not for bytes */
     double waited = behind <= 0 ? 0 : behind < blocked ? behind : blocked;
+    double in_buckets = seconds(step->blocked_in_buckets) - waited;
+    double hidden = seconds(step->busy) - (in_buckets > 0 ? in_buckets : 0);
 
     *report = (struct rf_step_report){
         .step = ddp->steps,
@@ -1042,6 +1045,7 @@ static void fill_report(const struct rf_ddp *ddp, const struct rf__step_decision
         .digest = chain,
         .compute_s = own,
         .comm_s = seconds(step->busy),
+        .hidden_s = hidden > 0 ? hidden : 0,
         .exposed_s = blocked - waited,
         .wait_s = waited,
         .slowest_compute_s = decision->slowest_compute_s,

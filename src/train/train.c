@@ -39,6 +39,7 @@ struct trainer {
     uint64_t epoch_samples;
     int64_t epoch_began;
     uint64_t evaluated; /* the last step after which the test set was seen */
+    double hidden_s;    /* of the communication so far, what nobody waited for */
 
     struct rf_train_result result;
 };
@@ -190,6 +191,7 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
     sum->compute_s += step.compute_s;
     sum->data_s += step.data_s;
     sum->comm_s += step.comm_s;
+    t->hidden_s += report->hidden_s;
     sum->exposed_s += step.exposed_s;
     sum->wait_s += step.wait_s;
     t->epoch_loss_sum += report->loss * (double)report->samples;
@@ -413,8 +415,7 @@ static int run(struct trainer *t, struct rf_error *err) {
     double training = result->seconds - result->eval_s;
     result->samples_per_s = training > 0 ? (double)result->samples / training : 0;
     if (result->comm_s > 0) {
-        double hidden = 1 - result->exposed_s / result->comm_s;
-        result->hidden_ratio = hidden < 0 ? 0 : hidden;
+        result->hidden_ratio = t->hidden_s / result->comm_s;
     }
     code = digests_gather(t, err);
     if (code) {

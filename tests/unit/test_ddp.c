@@ -586,6 +586,8 @@ static void times_are_told_apart(void **state) {
         assert_int_equal(report->slowest_rank, 2);
         assert_true(report->comm_s == 0.5 * buckets);
         assert_true(report->exposed_s == blocked - waited);
+        double in_buckets = 0.25 * (buckets + 1) - waited;
+        assert_true(report->hidden_s == 0.5 * buckets - (in_buckets > 0 ? in_buckets : 0));
         assert_true(report->wait_s == waited);
     }
     free_job(job);
