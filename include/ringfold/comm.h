@@ -5,8 +5,9 @@
  * serves links and operations in flight.
  *
  * Order: every member issues the same collectives in the same order; they are carried out in that
- * order. Send and receive match each other in order for each pair and direction, whatever
- * collectives are issued around them.
+ * order. Send and receive match each other in order for each pair and direction. Between a pair on
+ * TCP a message waits behind the data of a collective that its sender began before it: do not wait
+ * for a message before the collectives that its sender began first have begun here too.
  *
  * Failure: an error other than RF_EINVAL, RF_EUNSUPPORTED and rf_start's RF_ELIMIT and RF_ENOMEM
  * (refused before anything was sent) revokes the group: each operation in flight and each later
