@@ -78,7 +78,7 @@ void screen_start(struct train_screen *screen, const struct train_settings *sett
     fflush(screen->out);
 }
 
-/* What is left, from this session's rate; "" before there is one. */
+/* What is left, from the rate since the start; "" before there is one. */
 static const char *left_text(char out[FORMAT_MAX], const struct train_screen *screen, uint64_t step,
                              uint64_t steps) {
     double rate = (now_s() - screen->began) / (double)step;
