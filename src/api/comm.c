@@ -167,38 +167,6 @@ struct rf__runner *rf__comm_runner(struct rf_comm *comm) {
     return &comm->runner;
 }
 
-static int check_options(const struct rf_options *options, struct rf_error *err) {
-    if (options->size < 1 || options->size > RF_MAX_RANKS) {
-        return rf__fail(err, RF_EINVAL, 0, "size %d is not in 1 … %d", options->size, RF_MAX_RANKS);
-    }
-    if (options->rank < 0 || options->rank >= options->size) {
-        return rf__fail(err, RF_EINVAL, 0, "rank %d is not in 0 … %d", options->rank,
-                        options->size - 1);
-    }
-    if (options->detect_ms < 10 || options->start_timeout_ms < 1) {
-        return rf__fail(err, RF_EINVAL, 0,
-                        "detection time and start timeout must be at least 10 ms and 1 ms");
-    }
-    if (options->size == 1) {
-        return 0;
-    }
-    if (!options->store[0]) {
-        return rf__fail(err, RF_EINVAL, 0,
-                        "a group of %d needs a store to meet at (RINGFOLD_STORE)", options->size);
-    }
-    if (!options->job[0]) {
-        return rf__fail(err, RF_EINVAL, 0, "a group of %d needs a job name (RINGFOLD_JOB)",
-                        options->size);
-    }
-    if (options->key_bytes < RF_MIN_KEY_BYTES || options->key_bytes > RF_MAX_KEY_BYTES) {
-        return rf__fail(
-            err, RF_EINVAL, 0,
-            "a job key of %zu bytes; it must have %d … %d (RINGFOLD_KEY_FD, RINGFOLD_KEY_FILE)",
-            options->key_bytes, RF_MIN_KEY_BYTES, RF_MAX_KEY_BYTES);
-    }
-    return 0;
-}
-
 static const char *transport_name(const struct rf_comm *comm) {
     bool shm = false, tcp = false;
     for (int rank = 0; rank < comm->runner.size && comm->net; rank++) {
@@ -239,7 +207,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
     *out = NULL;
     err = err ? err : &ignored;
     rf__error_clear(err);
-    int rc = check_options(options, err);
+    int rc = rf__options_check(options, err);
     if (rc) {
         goto out;
     }

@@ -1,4 +1,5 @@
 /* The communicator's options, and what the environment says of them. */
+#include "api/comm.h"
 #include "base/status.h"
 #include "os/key.h"
 
@@ -82,11 +83,14 @@ static int read_text(char **environ_list, const char *name, char *out, size_t ro
     return 0;
 }
 
+static bool job_is_valid(const char *job) {
+    const char *letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    return job[strspn(job, letters)] == 0;
+}
+
 static int read_job(char **environ_list, struct rf_options *options, struct rf_error *err) {
     int rc = read_text(environ_list, "JOB", options->job, sizeof options->job, err);
-    size_t valid =
-        strspn(options->job, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
-    if (rc == 0 && options->job[valid]) {
+    if (rc == 0 && !job_is_valid(options->job)) {
         rc = refuse(err, "JOB", options->job, "letters, digits, '.', '_' and '-'");
     }
     return rc;
@@ -158,4 +162,49 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
         rc = read_key(environ_list, options, err);
     }
     return rc;
+}
+
+int rf__options_check(const struct rf_options *options, struct rf_error *err) {
+    if (options->size < 1 || options->size > RF_MAX_RANKS) {
+        return rf__fail(err, RF_EINVAL, 0, "size %d is not in 1 … %d", options->size, RF_MAX_RANKS);
+    }
+    if (options->rank < 0 || options->rank >= options->size) {
+        return rf__fail(err, RF_EINVAL, 0, "rank %d is not in 0 … %d", options->rank,
+                        options->size - 1);
+    }
+    if (!memchr(options->job, 0, sizeof options->job) ||
+        !memchr(options->store, 0, sizeof options->store)) {
+        return rf__fail(err, RF_EINVAL, 0, "the job's name or the store's address has no end");
+    }
+    if ((unsigned)options->transport > RF_TRANSPORT_TCP ||
+        (unsigned)options->algorithm >= RF_ALGORITHM_COUNT) {
+        return rf__fail(err, RF_EINVAL, 0, "a transport or algorithm that does not exist");
+    }
+    if (options->detect_ms < 10 || options->start_timeout_ms < 1) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "detection time and start timeout must be at least 10 ms and 1 ms");
+    }
+    if (options->size == 1) {
+        return 0;
+    }
+    if (!options->store[0]) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "a group of %d needs a store to meet at (RINGFOLD_STORE)", options->size);
+    }
+    if (!options->job[0]) {
+        return rf__fail(err, RF_EINVAL, 0, "a group of %d needs a job name (RINGFOLD_JOB)",
+                        options->size);
+    }
+    if (!job_is_valid(options->job)) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "the job name '%s' must have letters, digits, '.', '_' and '-'",
+                        options->job);
+    }
+    if (options->key_bytes < RF_MIN_KEY_BYTES || options->key_bytes > RF_MAX_KEY_BYTES) {
+        return rf__fail(
+            err, RF_EINVAL, 0,
+            "a job key of %zu bytes; it must have %d … %d (RINGFOLD_KEY_FD, RINGFOLD_KEY_FILE)",
+            options->key_bytes, RF_MIN_KEY_BYTES, RF_MAX_KEY_BYTES);
+    }
+    return 0;
 }

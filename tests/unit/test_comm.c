@@ -884,6 +884,35 @@ static void good_environments_are_taken(void **state) {
 
 /* ---- Memory ---- */
 
+static void bad_options_are_refused(void **state) {
+    (void)state;
+    struct rf_options good, bad[8];
+    struct rf_comm *comm;
+    struct rf_error err;
+
+    rf_options_init(&good);
+    good.size = 2;
+    good.key_bytes = 32;
+    snprintf(good.job, sizeof good.job, "job");
+    snprintf(good.store, sizeof good.store, "tcp://127.0.0.1:1");
+    for (size_t i = 0; i < 8; i++) {
+        bad[i] = good;
+    }
+    memset(bad[0].job, 'x', sizeof bad[0].job);
+    memset(bad[1].store, 'x', sizeof bad[1].store);
+    snprintf(bad[2].job, sizeof bad[2].job, "../job");
+    bad[3].transport = (enum rf_transport)9;
+    bad[4].algorithm = RF_ALGORITHM_COUNT;
+    bad[5].key_bytes = RF_MAX_KEY_BYTES + 1;
+    bad[6].rank = 2;
+    bad[7].store[0] = 0;
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(rf_comm_create(&bad[i], &comm, &err), RF_EINVAL);
+        assert_null(comm);
+        assert_true(err.code == RF_EINVAL && err.text[0]);
+    }
+}
+
 static void memory_goes_with_the_communicator(void **state) {
     struct rf_options options;
     struct rf_error err;
@@ -943,6 +972,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_environments_are_refused_by_name),
         cmocka_unit_test(good_environments_are_taken),
+        cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(memory_goes_with_the_communicator),
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(a_rank_that_never_comes_is_named),
