@@ -11,7 +11,8 @@
  *
  * Failure: an error other than RF_EINVAL, RF_EUNSUPPORTED and rf_start's RF_ELIMIT and RF_ENOMEM
  * (refused before anything was sent) revokes the group: each operation in flight and each later
- * one, on every member, fails with the first cause, kept in `rf_comm_error`. */
+ * one, on every member, fails with the first cause, kept in `rf_comm_error`. In an elastic job this
+ * lasts until rf_comm_reform. */
 #ifndef RINGFOLD_COMM_H
 #define RINGFOLD_COMM_H
 
@@ -46,22 +47,39 @@ struct rf_options {
         algorithm; /* RF_ALGORITHM_AUTO, or what every collective that can use it shall use */
     int detect_ms; /* how soon a silent peer is taken for lost; every other timeout follows from it
                     */
-    int start_timeout_ms; /* how long to wait for all workers to come */
+    int start_timeout_ms; /* how long to wait for all workers to come, and for a job that is paused */
+
+    /* Elastic jobs. */
+    int min_size; /* 0: a fixed group, which the first failure ends. Else the group re-forms after
+                     failures and goes on while at least so many workers are left */
+    int max_size; /* so many workers are taken at most; 0: `size` */
+    int id;       /* this worker's name in the job, kept across its restarts; -1: `rank` */
+    int restarts; /* how often it was started before: a later start takes the place of an earlier */
+    int slow_evict;       /* so many times slower than the median: put out; 0: never */
+    int slow_window;      /* steps in a row */
+    int cool_down_ms;     /* how long a slow worker stays out */
+    int event_fd;         /* where each event goes as one line of JSON (docs/EVENTS.md); -1: nowhere */
+    bool faults;          /* take orders for rehearsed faults from the store (`ringfold drill`) */
 };
 
-/* A group of one, AUTO for the rest, detect 3 s, start timeout 5 min. */
+/* A fixed group of one, AUTO for the rest, detect 3 s, start timeout 5 min; slow_evict 10,
+ * slow_window 2, cool-down 30 s, no events. */
 RF_API void rf_options_init(struct rf_options *options);
 
 /* Overwrites what the RINGFOLD_* variables in `environ` (as main's third argument; only read) set:
  * JOB STORE RANK SIZE LOCAL_SIZE KEY_FD (a descriptor, read from its start) KEY_FILE TRANSPORT
- * ALGORITHM DETECT START_TIMEOUT. Durations take "3s", "500ms", "5m". RF_EINVAL names the variable
+ * ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT SLOW_WINDOW COOL_DOWN
+ * EVENT_FD FAULTS. Durations take "3s", "500ms", "5m". RF_EINVAL names the variable
  * that cannot be used. */
 RF_API RF_MUST_CHECK int rf_options_from_environ(struct rf_options *options, char **environ,
                                                  struct rf_error *err);
 
 /* Joins the job: meets the other workers through the store and connects to them. Returns when all
  * `size` workers are connected, or with an error that names who is missing, within
- * `start_timeout_ms`. Collective over the job. */
+ * `start_timeout_ms`. Collective over the job.
+ *
+ * Elastic, and the job runs already: returns at once, outside of the group (rank -1, size 0). The
+ * others take this worker in at the end of a step, once rf_comm_reform (or rf_ddp_seal) asks. */
 RF_API RF_MUST_CHECK int rf_comm_create(const struct rf_options *options, struct rf_comm **out,
                                         struct rf_error *err);
 
@@ -72,6 +90,16 @@ RF_API void rf_comm_destroy(struct rf_comm *comm);
 RF_API int rf_rank(const struct rf_comm *comm);
 RF_API int rf_size(const struct rf_comm *comm);
 RF_API uint64_t rf_generation(const struct rf_comm *comm);
+
+/* Elastic: waits until the group has re-formed with this worker in it, and takes the new generation
+ * over: rank and size may be others, and calls work again. Survivors keep their order. Returns at
+ * once where nothing has happened. RF_ETOOFEW: below `min_size` for longer than `start_timeout_ms`;
+ * RF_EREFUSED, RF_EENDED. rf_ddp does this by itself. */
+RF_API RF_MUST_CHECK int rf_comm_reform(struct rf_comm *comm, struct rf_error *err);
+
+/* This worker's id, and that of a rank of the present generation (-1: there is no such rank). */
+RF_API int rf_id(const struct rf_comm *comm);
+RF_API int rf_id_of(const struct rf_comm *comm, int rank);
 
 /* "shm", "tcp", "shm+tcp" or "self". Static string. */
 RF_API const char *rf_comm_transport(const struct rf_comm *comm);

@@ -1,4 +1,4 @@
-/* Data-parallel training: gradients averaged while the backward pass still runs.
+/* Data-parallel training: gradients averaged while the backward pass still runs, through failures.
  *
  *     rf_ddp_create, rf_ddp_register … for each parameter, rf_ddp_seal
  *     for each step:
@@ -8,28 +8,42 @@
  *             forward; backward: add the sum over the shard's samples to rf_ddp_grad(ddp, i), then
  *             rf_ddp_ready(ddp, i)                     as soon as that gradient is written
  *             rf_ddp_shard_done(ddp, loss_sum)
- *         rf_ddp_commit(ddp, &report)
+ *         if (rf_ddp_commit(ddp, &report) == RF_RETRY) continue;
  *         update the parameters from rf_ddp_average(ddp, i)
  *
  * The global batch is cut into V shards whatever the number of members, so the batch does not
  * depend on it. Gradients are sums over samples; the average divides once by all samples used.
  * Averages are bit-identical on all members.
  *
+ * A step is committed by all members of a generation or by none. In an elastic job the commit says
+ * RF_RETRY where the step is not committed because the group changed: go back to rf_ddp_begin. It
+ * gives the same step again, the gradients so far kept, and then only the shards of members that
+ * were lost are handed out; or, on a worker that was out of the group for a while, a later step,
+ * into whose state the worker is healed: parameters and registered state are overwritten with the
+ * others' while they compute. So a step's number comes from `struct rf_step`, never from a counter
+ * of the caller's.
+ *
+ * A unit is a training step or a measurement: a pass over test data that changes nothing, dealt,
+ * retried and committed like a step (`rf_ddp_request_measure`). Measurements have no gradients.
+ *
  * Failure: RF_EINVAL is wrong use and changes nothing. Any other error of a collective call or of
- * rf_ddp_ready ends the group, on all members, with the first cause; afterwards every call gives it
- * again, until rf_ddp_destroy.
+ * rf_ddp_ready is final for this worker; in a fixed group it ends the group, on all members, with
+ * the first cause. Afterwards every call gives it again, until rf_ddp_destroy.
  *
  * Thread safety: one thread at a time, the same communicator must not be used meanwhile. */
 #ifndef RINGFOLD_DDP_H
 #define RINGFOLD_DDP_H
 
 #include <ringfold/comm.h>
+#include <stdbool.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct rf_ddp;
+
+enum { RF_RETRY = 1 }; /* not committed: begin again */
 
 struct rf_ddp_options {
     size_t first_bucket_bytes; /* 1 MiB: small, so that communication starts early. A bucket is
@@ -43,10 +57,13 @@ struct rf_ddp_options {
 };
 
 struct rf_step {
-    uint64_t step; /* the number of the step, from 0 */
+    uint64_t step; /* the number of the step, from 0; of a measurement: steps committed before it */
     uint64_t generation;
     int rank, size;
     uint32_t shards; /* V */
+    bool measure;    /* shards are of the test data, and nothing is updated after the commit */
+    bool resumed;    /* begun before: shards that are done are not handed out again */
+    bool healing;    /* this member takes no shard: it copies the state from the others */
 };
 
 /* One shard of the step's global batch. */
@@ -70,7 +87,14 @@ struct rf_step_report {
     double wait_s;    /* besides, for members that were still computing */
     double slowest_compute_s;
     int slowest_rank;
+    int size;             /* members that committed it */
     int stop; /* a member asked for it: all see this after the same step */
+    bool measure;
+    double tally;          /* sum of what the members told rf_ddp_tally */
+    uint64_t skipped;      /* samples that could not be used */
+    uint64_t state_digest; /* of parameters and state before this unit, equal on all; 0: not due */
+    uint32_t retries;      /* how often this unit was begun again before */
+    uint32_t redone;       /* shards that this member computed in place of members that were lost */
 };
 
 /* Bytes held for one worker. */
@@ -126,13 +150,19 @@ RF_API void rf_ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
  * RF_EINVAL where its samples were not told, or too late. */
 RF_API RF_MUST_CHECK int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 
-/* Waits for all members' gradients; all commit, or none does. Afterwards the averages are valid
- * until the next begin. */
+/* Waits for all members' gradients; all commit, or none does. 0: committed, and the averages are
+ * valid until the next begin. RF_RETRY (elastic): not committed, begin again. */
 RF_API RF_MUST_CHECK int rf_ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report,
                                        struct rf_error *err);
 
-/* This member's next step report asks all to stop after that step. */
+/* This member's next step report asks all to stop after that unit. */
 RF_API void rf_ddp_request_stop(struct rf_ddp *ddp);
+
+/* The unit after this one is a measurement, if any member asks before its commit. */
+RF_API void rf_ddp_request_measure(struct rf_ddp *ddp);
+
+/* Adds to the unit's tally, with the shard that is being worked on (the right answers, say). */
+RF_API void rf_ddp_tally(struct rf_ddp *ddp, double value);
 
 RF_API const float *rf_ddp_average(const struct rf_ddp *ddp, int index);
 

@@ -47,6 +47,11 @@ extern "C" {
     X(EDIVERGED, 304, "workers do not hold the same state",                                        \
       "check for faulty memory, or unseeded initial state")                                        \
     X(ETOOFEW, 305, "too few workers", "start more workers, or lower the minimum")                 \
+    X(EREFUSED, 306, "the running job refused this worker",                                        \
+      "start it with the same model, data and options as the others")                              \
+    X(EENDED, 307, "the job has ended", "start it under another name, or from its checkpoint")     \
+    X(ESTATELESS, 308, "no worker that is left holds the state",                                   \
+      "start again from the newest checkpoint")                                                    \
     X(EDATA, 401, "data cannot be used", "check the file named in the first line")                 \
     X(ENOTFOUND, 402, "not found", "check the name or path")                                       \
     X(EWORKER, 501, "a worker failed", "look at its last lines and its log")                       \

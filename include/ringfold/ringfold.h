@@ -5,6 +5,7 @@
 #include <ringfold/comm.h>
 #include <ringfold/ddp.h>
 #include <ringfold/error.h>
+#include <ringfold/event.h>
 #include <ringfold/limits.h>
 #include <ringfold/plan.h>
 #include <ringfold/store.h>
