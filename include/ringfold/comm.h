@@ -47,7 +47,8 @@ struct rf_options {
         algorithm; /* RF_ALGORITHM_AUTO, or what every collective that can use it shall use */
     int detect_ms; /* how soon a silent peer is taken for lost; every other timeout follows from it
                     */
-    int start_timeout_ms; /* how long to wait for all workers to come, and for a job that is paused */
+    int start_timeout_ms; /* how long to wait for all workers to come, and for a job that is paused
+                           */
 
     /* Elastic jobs. */
     int min_size; /* 0: a fixed group, which the first failure ends. Else the group re-forms after
@@ -55,11 +56,11 @@ struct rf_options {
     int max_size; /* so many workers are taken at most; 0: `size` */
     int id;       /* this worker's name in the job, kept across its restarts; -1: `rank` */
     int restarts; /* how often it was started before: a later start takes the place of an earlier */
-    int slow_evict;       /* so many times slower than the median: put out; 0: never */
-    int slow_window;      /* steps in a row */
-    int cool_down_ms;     /* how long a slow worker stays out */
-    int event_fd;         /* where each event goes as one line of JSON (docs/EVENTS.md); -1: nowhere */
-    bool faults;          /* take orders for rehearsed faults from the store (`ringfold drill`) */
+    int slow_evict;   /* so many times slower than the median: put out; 0: never */
+    int slow_window;  /* steps in a row */
+    int cool_down_ms; /* how long a slow worker stays out */
+    int event_fd;     /* where each event goes as one line of JSON (docs/EVENTS.md); -1: nowhere */
+    bool faults;      /* take orders for rehearsed faults from the store (`ringfold drill`) */
 };
 
 /* A fixed group of one, AUTO for the rest, detect 3 s, start timeout 5 min; slow_evict 10,

@@ -87,7 +87,7 @@ struct rf_step_report {
     double wait_s;    /* besides, for members that were still computing */
     double slowest_compute_s;
     int slowest_rank;
-    int size;             /* members that committed it */
+    int size; /* members that committed it */
     int stop; /* a member asked for it: all see this after the same step */
     bool measure;
     double tally;          /* sum of what the members told rf_ddp_tally */

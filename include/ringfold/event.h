@@ -7,14 +7,15 @@
 #include <stdint.h>
 
 enum rf_event_kind {
-    RF_EVENT_FORM,    /* a generation runs */
-    RF_EVENT_REVOKE,  /* a generation is over: `peer` is the one that was lost (-1: nobody), `text` why */
-    RF_EVENT_PAUSE,   /* no generation can be formed: `text` says what is waited for */
-    RF_EVENT_OUT,     /* this worker is not in the newest generation: `text` why */
-    RF_EVENT_HEAL,    /* this worker has copied the state: `bytes`, `seconds`, `size` donors */
-    RF_EVENT_COMMIT,  /* a unit was committed */
-    RF_EVENT_RETRY,   /* a unit was not committed and is begun again */
-    RF_EVENT_SLOW,    /* `peer` is slower than the median by `ratio`; `text`: "processor" or "link" */
+    RF_EVENT_FORM,   /* a generation runs */
+    RF_EVENT_REVOKE, /* a generation is over: `peer` is the one that was lost (-1: nobody), `text`
+                        why */
+    RF_EVENT_PAUSE,  /* no generation can be formed: `text` says what is waited for */
+    RF_EVENT_OUT,    /* this worker is not in the newest generation: `text` why */
+    RF_EVENT_HEAL,   /* this worker has copied the state: `bytes`, `seconds`, `size` donors */
+    RF_EVENT_COMMIT, /* a unit was committed */
+    RF_EVENT_RETRY,  /* a unit was not committed and is begun again */
+    RF_EVENT_SLOW, /* `peer` is slower than the median by `ratio`; `text`: "processor" or "link" */
     RF_EVENT_DIVERGED /* `peer` holds another state and copies the majority's; `text` the digests */
 };
 

@@ -20,7 +20,8 @@ struct rf__op_params {
     const double *divisor;
 };
 
-/* A generation, as this worker takes part in it. Arrays are by rank, borrowed until the next reform. */
+/* A generation, as this worker takes part in it. Arrays are by rank, borrowed until the next
+ * reform. */
 struct rf__membership {
     uint64_t generation;
     int rank, size;
@@ -90,7 +91,8 @@ struct rf__runner_ops {
     /* Whether a rehearsed bit flip is due (once). */
     bool (*flip_is_due)(struct rf__runner *runner);
 
-    /* One thing that happened, for whoever watches the job: id, rank and generation are filled in. */
+    /* One thing that happened, for whoever watches the job: id, rank and generation are filled in.
+     */
     void (*tell)(struct rf__runner *runner, const struct rf_event *event);
 
     /* The caller's thread has moved: called whenever it enters the layers above. */
@@ -104,7 +106,7 @@ struct rf__runner {
     uint64_t generation;
     bool elastic;
     int id;
-    int max_size; /* the largest size that it may come to have */
+    int max_size;                /* the largest size that it may come to have */
     int slow_evict, slow_window; /* as in rf_options */
 };
 

@@ -12,9 +12,9 @@ struct rf__progress {
     uint64_t units; /* committed */
     uint64_t chain; /* the digest after them */
 
-    /* Unit number `units` is prepared: everything that its commit needs is here, and our step report
-     * may have gone out. `prepared_chain` is the digest after it; `prepared_state` the full hash of
-     * the state before it where one was due, else 0. */
+    /* Unit number `units` is prepared: everything that its commit needs is here, and our step
+     * report may have gone out. `prepared_chain` is the digest after it; `prepared_state` the full
+     * hash of the state before it where one was due, else 0. */
     bool prepared;
     uint64_t prepared_chain, prepared_state;
 };
