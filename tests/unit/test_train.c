@@ -376,7 +376,8 @@ static struct group *group_make(int size) {
     pthread_cond_init(&g->meeting.turned, NULL);
     for (int r = 0; r < size; r++) {
         struct worker *w = &g->workers[r];
-        w->runner = (struct fake_runner){{&fake_ops, r, size, 1}, &g->meeting};
+        w->runner = (struct fake_runner){
+            {.ops = &fake_ops, .rank = r, .size = size, .generation = 1}, &g->meeting};
         w->blobs = (struct memory_blobs){{&memory_ops}, false};
         rf__train_options_init(&w->options);
         w->options.data = "set";
