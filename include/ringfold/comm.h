@@ -19,6 +19,7 @@
 #include <ringfold/error.h>
 #include <ringfold/limits.h>
 #include <ringfold/types.h>
+#include <stdbool.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -97,6 +98,9 @@ RF_API uint64_t rf_generation(const struct rf_comm *comm);
  * once where nothing has happened. RF_ETOOFEW: below `min_size` for longer than `start_timeout_ms`;
  * RF_EREFUSED, RF_EENDED. rf_ddp does this by itself. */
 RF_API RF_MUST_CHECK int rf_comm_reform(struct rf_comm *comm, struct rf_error *err);
+
+/* Elastic: the job is done. Who comes later is told so (RF_EENDED), and waits for nobody. */
+RF_API void rf_comm_end(struct rf_comm *comm);
 
 /* This worker's id, and that of a rank of the present generation (-1: there is no such rank). */
 RF_API int rf_id(const struct rf_comm *comm);

@@ -12,7 +12,7 @@ enum rf_event_kind {
                         why */
     RF_EVENT_PAUSE,  /* no generation can be formed: `text` says what is waited for */
     RF_EVENT_OUT,    /* this worker is not in the newest generation: `text` why */
-    RF_EVENT_HEAL,   /* this worker has copied the state: `bytes`, `seconds`, `size` donors */
+    RF_EVENT_HEAL,   /* this worker has copied the state: `bytes`, `seconds`, `peer` donors */
     RF_EVENT_COMMIT, /* a unit was committed */
     RF_EVENT_RETRY,  /* a unit was not committed and is begun again */
     RF_EVENT_SLOW, /* `peer` is slower than the median by `ratio`; `text`: "processor" or "link" */

@@ -3,9 +3,11 @@
 #include "api/comm.h"
 
 #include "api/engine.h"
+#include "api/events.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "os/clock.h"
+#include "os/host.h"
 #include "os/net.h"
 #include "os/store_client.h"
 
@@ -21,8 +23,11 @@ struct rf_comm {
     struct rf__store *store;
     struct rf__group *group;
     struct rf__engine *engine;
+    struct rf__events events;
     enum rf_algorithm last_algorithm;
     const char *transport;
+    int ids[RF_MAX_RANKS]; /* of the generation taken over */
+    bool healed[RF_MAX_RANKS];
     void **memory; /* from rf_mem_alloc, where none is shared */
     size_t memory_count, memory_room;
 };
@@ -42,13 +47,24 @@ static bool op_done(void *context) {
     return rf__op_result(context) != 0;
 }
 
+/* With the lock held. The caller's generation may be over while a later one runs already: what it
+ * starts is of its own. */
+static int submit(struct rf_comm *comm, const struct rf__op_params *params, struct rf__op **out,
+                  struct rf_error *err) {
+    if (comm->runner.elastic && rf__group_running(comm->group) != comm->runner.generation) {
+        return rf__fail(err, RF_EREVOKED, 0, "generation %llu is over",
+                        (unsigned long long)comm->runner.generation);
+    }
+    return rf__group_submit(comm->group, params, rf__now(), out, err);
+}
+
 static int runner_start(struct rf__runner *runner, const struct rf__op_params *params,
                         struct rf__op **out) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     struct rf_error err;
 
     rf__engine_lock(comm->engine);
-    int rc = rf__group_submit(comm->group, params, rf__now(), out, &err);
+    int rc = submit(comm, params, out, &err);
     if (rc == 0) {
         rf__engine_kick(comm->engine);
     }
@@ -90,8 +106,25 @@ static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout
     return rc;
 }
 
+static bool runner_is_over(struct rf__runner *runner) {
+    return rf__group_running(((struct rf_comm *)runner)->group) != runner->generation;
+}
+
 static void runner_error(struct rf__runner *runner, struct rf_error *out) {
-    rf__group_error(((struct rf_comm *)runner)->group, out);
+    struct rf_comm *comm = (struct rf_comm *)runner;
+
+    if (!runner->elastic) {
+        rf__group_error(comm->group, out);
+        return;
+    }
+    rf__engine_lock(comm->engine);
+    rf__group_error(comm->group, out);
+    rf__engine_unlock(comm->engine);
+    if (out->code == 0 && runner_is_over(runner)) {
+        (void)rf__fail(out, RF_EREVOKED, 0, "generation %llu is over",
+                       (unsigned long long)runner->generation);
+        out->rank = -1;
+    }
 }
 
 static void runner_fail(struct rf__runner *runner, const struct rf_error *error) {
@@ -152,6 +185,125 @@ static int64_t runner_now(struct rf__runner *runner) {
     return rf__now();
 }
 
+static const char *transport_name(const struct rf_comm *comm) {
+    bool shm = false, tcp = false;
+    for (int rank = 0; rank < comm->runner.size && comm->net; rank++) {
+        shm = shm || comm->net->kind[rank] == RF__LINK_SHM;
+        tcp = tcp || comm->net->kind[rank] == RF__LINK_TCP;
+    }
+    return shm && tcp ? "shm+tcp" : shm ? "shm" : tcp ? "tcp" : "self";
+}
+
+static void runner_enter(struct rf__runner *runner, uint64_t config) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    rf__engine_lock(comm->engine);
+    rf__group_enter(comm->group, config, rf__now());
+    rf__engine_kick(comm->engine);
+    rf__engine_unlock(comm->engine);
+}
+
+static int runner_note(struct rf__runner *runner, const struct rf__progress *progress) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    rf__engine_lock(comm->engine);
+    int rc = rf__group_note(comm->group, runner->generation, progress);
+    rf__engine_unlock(comm->engine);
+    return rc;
+}
+
+static bool is_settled(void *context) {
+    enum rf__group_state state = rf__group_state(context);
+    return state == RF__GROUP_RUNNING || state == RF__GROUP_FAILED;
+}
+
+static int runner_reform(struct rf__runner *runner, struct rf__membership *out,
+                         struct rf_error *err) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    struct rf_error ignored;
+
+    rf__engine_lock(comm->engine);
+    rf__group_alive(comm->group, RF__NEVER);
+    (void)rf__engine_drive(comm->engine, is_settled, comm->group,
+                           RF__NEVER); /* the group keeps its own deadlines */
+    rf__group_alive(comm->group, rf__now());
+    int rc = rf__group_membership(comm->group, out, err ? err : &ignored);
+    if (rc == 0) {
+        runner->generation = out->generation;
+        runner->rank = out->rank;
+        runner->size = out->size;
+        memcpy(comm->ids, out->ids, (size_t)out->size * sizeof *comm->ids);
+        memcpy(comm->healed, out->healed, (size_t)out->size * sizeof *comm->healed);
+        out->ids = comm->ids; /* the engine may go on to the next generation at any time */
+        out->healed = comm->healed;
+        comm->transport = transport_name(comm);
+    }
+    rf__engine_unlock(comm->engine);
+    return rc;
+}
+
+static bool runner_is_awaited(struct rf__runner *runner) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    rf__engine_lock(comm->engine);
+    bool is_awaited = rf__group_is_awaited(comm->group);
+    rf__engine_unlock(comm->engine);
+    return is_awaited;
+}
+
+static void runner_regroup(struct rf__runner *runner, const int *out, int out_count,
+                           const char *reason) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    rf__engine_lock(comm->engine);
+    if (!runner_is_over(runner)) {
+        rf__group_regroup(comm->group, out, out_count, reason, rf__now());
+        rf__engine_kick(comm->engine);
+    }
+    rf__engine_unlock(comm->engine);
+}
+
+static int runner_slowest_link(struct rf__runner *runner, double *bytes_per_s) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    rf__engine_lock(comm->engine);
+    int rank = rf__group_slowest_link(comm->group, bytes_per_s);
+    rf__engine_unlock(comm->engine);
+    return rank;
+}
+
+static bool runner_flip_is_due(struct rf__runner *runner) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    rf__engine_lock(comm->engine);
+    bool is_due = rf__group_flip_is_due(comm->group);
+    rf__engine_unlock(comm->engine);
+    return is_due;
+}
+
+static void runner_tell(struct rf__runner *runner, const struct rf_event *event) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    struct rf_event told = *event;
+
+    told.id = runner->id;
+    told.rank = runner->rank;
+    told.size = runner->size;
+    told.generation = runner->generation;
+    rf__engine_lock(comm->engine);
+    rf__events_write(&comm->events, &told);
+    rf__engine_unlock(comm->engine);
+}
+
+static void runner_alive(struct rf__runner *runner) {
+    rf__group_alive(((struct rf_comm *)runner)->group, rf__now());
+}
+
+/* From within the driver, so with the lock held. */
+static void on_event(void *context, const struct rf_event *event) {
+    struct rf_comm *comm = context;
+    struct rf__events_form form = {.size = 0};
+
+    if (event->kind == RF_EVENT_FORM) {
+        rf__group_ids(comm->group, &form.ids, &form.size, &form.last_ids, &form.last_size);
+    }
+    comm->events.form = form;
+    rf__events_write(&comm->events, event);
+}
+
 static const struct rf__runner_ops runner_ops = {
     .start = runner_start,
     .test = runner_test,
@@ -161,19 +313,20 @@ static const struct rf__runner_ops runner_ops = {
     .alloc = runner_alloc,
     .release = runner_release,
     .now = runner_now,
+    .enter = runner_enter,
+    .note = runner_note,
+    .reform = runner_reform,
+    .is_over = runner_is_over,
+    .is_awaited = runner_is_awaited,
+    .regroup = runner_regroup,
+    .slowest_link = runner_slowest_link,
+    .flip_is_due = runner_flip_is_due,
+    .tell = runner_tell,
+    .alive = runner_alive,
 };
 
 struct rf__runner *rf__comm_runner(struct rf_comm *comm) {
     return &comm->runner;
-}
-
-static const char *transport_name(const struct rf_comm *comm) {
-    bool shm = false, tcp = false;
-    for (int rank = 0; rank < comm->runner.size && comm->net; rank++) {
-        shm = shm || comm->net->kind[rank] == RF__LINK_SHM;
-        tcp = tcp || comm->net->kind[rank] == RF__LINK_TCP;
-    }
-    return shm && tcp ? "shm+tcp" : shm ? "shm" : tcp ? "tcp" : "self";
 }
 
 static int open_links(struct rf_comm *comm, struct rf_error *err) {
@@ -200,6 +353,34 @@ static bool is_formed(void *context) {
     return rf__group_state(context) != RF__GROUP_FORMING;
 }
 
+static bool is_placed(void *context) {
+    return rf__group_is_placed(context);
+}
+
+/* Fixed: the group is formed. Elastic: it is, or a job runs already, and this worker is outside. */
+static int meet(struct rf_comm *comm, struct rf_error *err) {
+    struct rf__membership membership;
+    bool elastic = comm->runner.elastic;
+    int rc = 0;
+
+    rf__engine_lock(comm->engine);
+    (void)rf__engine_drive(comm->engine, elastic ? is_placed : is_formed, comm->group,
+                           RF__NEVER); /* the group keeps its own deadline */
+    enum rf__group_state state = rf__group_state(comm->group);
+    rf__engine_unlock(comm->engine);
+    if (!elastic || state == RF__GROUP_FAILED) {
+        rf__group_error(comm->group, err);
+        rc = err->code;
+        comm->runner.generation = rf__group_generation(comm->group);
+    } else if (state == RF__GROUP_RUNNING) {
+        rc = runner_reform(&comm->runner, &membership, err);
+    } else {
+        comm->runner.rank = -1;
+        comm->runner.size = 0;
+    }
+    return rc;
+}
+
 int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struct rf_error *err) {
     struct rf_error ignored;
     struct rf_comm *comm = NULL;
@@ -217,9 +398,18 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         goto out;
     }
     comm->options = *options;
-    comm->runner =
-        (struct rf__runner){.ops = &runner_ops, .rank = options->rank, .size = options->size};
-    if (options->size > 1) {
+    comm->runner = (struct rf__runner){
+        .ops = &runner_ops,
+        .rank = options->rank,
+        .size = options->size,
+        .elastic = options->min_size > 0,
+        .id = options->id < 0 ? options->rank : options->id,
+        .max_size = options->max_size ? options->max_size : options->size,
+        .slow_evict = options->slow_evict,
+        .slow_window = options->slow_window,
+    };
+    comm->events.fd = options->event_fd;
+    if (options->size > 1 || comm->runner.elastic) {
         rc = open_links(comm, err);
         if (rc) {
             goto out;
@@ -234,7 +424,20 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .clock = &rf__system_clock,
         .net = comm->net,
         .store = comm->store,
+        .min_size = options->min_size,
+        .max_size = comm->runner.max_size,
+        .id = comm->runner.id,
+        .restarts = options->restarts,
+        .cool_down_ms = options->cool_down_ms,
+        .faults = options->faults,
+        .tell = on_event,
+        .tell_context = comm,
     };
+    rc = rf__host_random(&group.nonce, sizeof group.nonce, err);
+    if (rc) {
+        goto out;
+    }
+    group.nonce |= 1; /* 0 stands for none */
     snprintf(group.job, sizeof group.job, "%s", options->job);
     rc = rf__group_create(&group, rf__now(), &comm->group, err);
     if (rc) {
@@ -246,14 +449,8 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
     if (rc) {
         goto out;
     }
-    rf__engine_lock(comm->engine);
-    (void)rf__engine_drive(comm->engine, is_formed, comm->group,
-                           RF__NEVER); /* the group keeps its own deadline */
-    rf__engine_unlock(comm->engine);
-    rf__group_error(comm->group, err);
-    rc = err->code;
+    rc = meet(comm, err);
     if (rc == 0) {
-        comm->runner.generation = rf__group_generation(comm->group);
         comm->transport = transport_name(comm);
         *out = comm;
         comm = NULL;
@@ -312,8 +509,40 @@ const char *rf_comm_transport(const struct rf_comm *comm) {
     return comm->transport;
 }
 
+int rf_id(const struct rf_comm *comm) {
+    return comm->runner.id;
+}
+
+int rf_id_of(const struct rf_comm *comm, int rank) {
+    if (rank < 0 || rank >= comm->runner.size) {
+        return -1;
+    }
+    return comm->runner.elastic ? comm->ids[rank] : rank;
+}
+
+int rf_comm_reform(struct rf_comm *comm, struct rf_error *err) {
+    struct rf__membership membership;
+
+    if (!comm->runner.elastic) {
+        return rf__fail(err, RF_EUNSUPPORTED, 0, "a fixed group does not form again");
+    }
+    if (!comm->runner.size) {
+        runner_enter(&comm->runner, 1); /* in a job without rf_ddp there is nothing to compare */
+    }
+    return runner_reform(&comm->runner, &membership, err);
+}
+
+void rf_comm_end(struct rf_comm *comm) {
+    if (comm->runner.elastic) {
+        rf__engine_lock(comm->engine);
+        rf__group_end(comm->group);
+        rf__engine_kick(comm->engine);
+        rf__engine_unlock(comm->engine);
+    }
+}
+
 void rf_comm_error(struct rf_comm *comm, struct rf_error *out) {
-    rf__group_error(comm->group, out);
+    runner_error(&comm->runner, out);
 }
 
 void rf_comm_abort(struct rf_comm *comm, const char *reason) {
@@ -329,7 +558,7 @@ int rf_run(struct rf_comm *comm, const struct rf_call *call) {
     struct rf_error err;
 
     rf__engine_lock(comm->engine);
-    int rc = rf__group_submit(comm->group, &params, rf__now(), &op, &err);
+    int rc = submit(comm, &params, &op, &err);
     if (rc == 0) {
         rc = finish(comm, op, -1, NULL);
     }

@@ -9,8 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_ID = 999999 };
+
 void rf_options_init(struct rf_options *options) {
-    *options = (struct rf_options){.size = 1, .detect_ms = 3000, .start_timeout_ms = 300000};
+    *options = (struct rf_options){.size = 1,
+                                   .detect_ms = 3000,
+                                   .start_timeout_ms = 300000,
+                                   .id = -1,
+                                   .slow_evict = 10,
+                                   .slow_window = 2,
+                                   .cool_down_ms = 30000,
+                                   .event_fd = -1};
 }
 
 static const char *lookup(char **environ_list, const char *name) {
@@ -134,6 +143,31 @@ static int read_choices(char **environ_list, struct rf_options *options, struct 
     return 0;
 }
 
+static int read_elastic(char **environ_list, struct rf_options *options, struct rf_error *err) {
+    int faults = options->faults;
+    const struct {
+        const char *name;
+        int least, most, *out;
+    } numbers[] = {
+        {"MIN_SIZE", 0, RF_MAX_RANKS, &options->min_size},
+        {"MAX_SIZE", 0, RF_MAX_RANKS, &options->max_size},
+        {"ID", 0, MOST_ID, &options->id},
+        {"RESTARTS", 0, 1 << 30, &options->restarts},
+        {"SLOW_EVICT", 0, 1 << 20, &options->slow_evict},
+        {"SLOW_WINDOW", 1, 1 << 20, &options->slow_window},
+        {"EVENT_FD", 0, 1 << 20, &options->event_fd},
+        {"FAULTS", 0, 1, &faults},
+    };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof numbers[0]; i++) {
+        rc = read_int(environ_list, numbers[i].name, numbers[i].least, numbers[i].most,
+                      numbers[i].out, err);
+    }
+    options->faults = faults != 0;
+    return rc ? rc : read_duration(environ_list, "COOL_DOWN", &options->cool_down_ms, err);
+}
+
 int rf_options_from_environ(struct rf_options *options, char **environ_list, struct rf_error *err) {
     int rc = read_job(environ_list, options, err);
 
@@ -144,7 +178,11 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
         rc = read_int(environ_list, "SIZE", 1, RF_MAX_RANKS, &options->size, err);
     }
     if (rc == 0) {
-        rc = read_int(environ_list, "RANK", 0, options->size - 1, &options->rank, err);
+        rc = read_elastic(environ_list, options, err);
+    }
+    if (rc == 0) { /* of an elastic job, whose size may grow, it is no more than a name */
+        int last = options->min_size ? RF_MAX_RANKS - 1 : options->size - 1;
+        rc = read_int(environ_list, "RANK", 0, last, &options->rank, err);
     }
     if (rc == 0) {
         rc = read_int(environ_list, "LOCAL_SIZE", 1, RF_MAX_RANKS, &options->local_size, err);
@@ -164,11 +202,32 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
     return rc;
 }
 
+static int check_elastic(const struct rf_options *options, struct rf_error *err) {
+    int most = options->max_size ? options->max_size : options->size;
+
+    if (options->min_size < 0 || options->min_size > options->size || most < options->size ||
+        most > RF_MAX_RANKS) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "an elastic job of %d to %d workers cannot start with %d",
+                        options->min_size, most, options->size);
+    }
+    if ((options->id < 0 && options->rank < 0) || options->id > MOST_ID || options->restarts < 0 ||
+        options->slow_evict < 0 || options->slow_window < 1 || options->cool_down_ms < 0) {
+        return rf__fail(err, RF_EINVAL, 0, "an option of an elastic job is out of its range");
+    }
+    return 0;
+}
+
 int rf__options_check(const struct rf_options *options, struct rf_error *err) {
     if (options->size < 1 || options->size > RF_MAX_RANKS) {
         return rf__fail(err, RF_EINVAL, 0, "size %d is not in 1 … %d", options->size, RF_MAX_RANKS);
     }
-    if (options->rank < 0 || options->rank >= options->size) {
+    if (options->min_size) {
+        int rc = check_elastic(options, err);
+        if (rc) {
+            return rc;
+        }
+    } else if (options->rank < 0 || options->rank >= options->size) {
         return rf__fail(err, RF_EINVAL, 0, "rank %d is not in 0 … %d", options->rank,
                         options->size - 1);
     }
@@ -184,7 +243,7 @@ int rf__options_check(const struct rf_options *options, struct rf_error *err) {
         return rf__fail(err, RF_EINVAL, 0,
                         "detection time and start timeout must be at least 10 ms and 1 ms");
     }
-    if (options->size == 1) {
+    if (options->size == 1 && !options->min_size) {
         return 0;
     }
     if (!options->store[0]) {

@@ -308,7 +308,7 @@ static int run_receive(struct rf__group *group, struct rf__op *op, const struct 
 
     for (;;) {
         int rc = rf__link_receive(group, instr->peer, moved);
-        if (rc < 0 && group->state == RF__GROUP_REVOKED) {
+        if (rc < 0 && !rf__group_is_linked(group)) {
             return rc;
         }
         if (rc <= 0 && peer->gone) {
@@ -425,7 +425,7 @@ int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             int rc = run_send(group, op, &exec->sends[i], moved);
             if (rc < 0) {
                 /* the link is down; its event, or who reads from it, knows why */
-                return rc == RF_ELOST && group->state != RF__GROUP_REVOKED ? 0 : rc;
+                return rc == RF_ELOST && rf__group_is_linked(group) ? 0 : rc;
             }
             if (rc == 0) {
                 exec->sends[left++] = exec->sends[i];

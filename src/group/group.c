@@ -89,11 +89,7 @@ static void finish_all(struct rf__group *group, struct rf__op_queue *queue, int 
     }
 }
 
-void rf__group_revoke(struct rf__group *group, const struct rf_error *cause) {
-    if (group->state == RF__GROUP_REVOKED) {
-        return;
-    }
-    bool was_running = group->state == RF__GROUP_RUNNING;
+void rf__group_end_generation(struct rf__group *group, const struct rf_error *cause) {
     group->cause = *cause;
     if (group->cause.code >= 0) {
         group->cause.code = RF_EINTERNAL;
@@ -113,8 +109,18 @@ void rf__group_revoke(struct rf__group *group, const struct rf_error *cause) {
         }
         peer->wanted = RF__WANT_REVOKE;
     }
-    if (was_running && group->options.store) {
-        rf__form_publish_cause(group);
+}
+
+void rf__group_revoke(struct rf__group *group, const struct rf_error *cause) {
+    bool was_running = group->state == RF__GROUP_RUNNING;
+
+    if (group->elastic.member) {
+        rf__elastic_revoke(group, cause);
+    } else if (group->state != RF__GROUP_REVOKED) {
+        rf__group_end_generation(group, cause);
+        if (was_running && group->options.store) {
+            rf__form_publish_cause(group);
+        }
     }
 }
 
@@ -127,7 +133,9 @@ void rf__group_settle(struct rf__group *group) {
 
 /* A lost peer may have had a reason, and told the store: that is the first cause then. */
 static void suspect(struct rf__group *group, const struct rf_error *error) {
-    if (group->state != RF__GROUP_RUNNING || !group->options.store) {
+    if (group->elastic.member) {
+        rf__elastic_doubt(group, error->rank, RF__DOUBT_GONE, error);
+    } else if (group->state != RF__GROUP_RUNNING || !group->options.store) {
         rf__group_revoke(group, error);
     } else if (!group->suspicion.code) {
         group->suspicion = *error;
@@ -141,7 +149,7 @@ int rf__group_fail(struct rf__group *group, int code, int rank, const char *form
     char text[RF_ERROR_TEXT_MAX];
     va_list arguments;
 
-    if (group->state == RF__GROUP_REVOKED) {
+    if (!rf__group_is_linked(group)) {
         return group->cause.code;
     }
     va_start(arguments, format);
@@ -153,7 +161,7 @@ int rf__group_fail(struct rf__group *group, int code, int rank, const char *form
                (unsigned long long)group->generation, group->rank);
     if (code == RF_ELOST) {
         suspect(group, &error);
-        return group->state == RF__GROUP_REVOKED ? group->cause.code : 0;
+        return rf__group_is_linked(group) ? 0 : group->cause.code;
     }
     rf__group_revoke(group, &error);
     return group->cause.code;
@@ -201,7 +209,7 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
         group->form.connected++; /* even if it leaves at once: it had its reasons */
         return;
     case RF__NET_DOWN: {
-        bool expected = peer->gone || group->leaving;
+        bool expected = peer->gone || group->leaving, was_up = peer->up;
         struct rf_error error = event->error;
         bool moved = false;
         if (!expected) { /* a goodbye, or a cause, may stand in the stream before its end */
@@ -209,12 +217,18 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
         }
         /* With a frame at the head, nobody knows yet what stands behind it: who needs more than is
          * in the stream finds out. */
-        expected = expected || peer->gone || peer->framed || group->state == RF__GROUP_REVOKED;
+        expected = expected || peer->gone || peer->framed || !rf__group_is_linked(group);
+        if (!was_up && group->elastic.member) {
+            error.rank = event->peer;
+            rf__elastic_doubt(group, event->peer, RF__DOUBT_UNREACHABLE, &error);
+            return;
+        }
         if (!peer->framed) {
             rf__link_down(group, event->peer);
         }
+        bool is_news = group->elastic.member && !peer->gone && group->state == RF__GROUP_REVOKED;
         peer->gone = true;
-        if (!expected) {
+        if (!expected || is_news) {
             error.rank = event->peer;
             if (error.code >= 0) {
                 error.code = RF_ELOST;
@@ -230,7 +244,7 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
     }
 }
 
-static void check_local(struct rf__group *group) {
+void rf__group_check_local(struct rf__group *group) {
     struct rf__net *net = group->options.net;
     bool usable = net && net->shared && group->size > 1 && group->size <= RF_MAX_LOCAL_RANKS;
 
@@ -244,7 +258,7 @@ static void check_local(struct rf__group *group) {
 static bool serve_links(struct rf__group *group) {
     bool moved = false;
 
-    for (int rank = 0; rank < group->size && group->state != RF__GROUP_REVOKED; rank++) {
+    for (int rank = 0; rank < group->size && rf__group_is_linked(group); rank++) {
         if (rank == group->rank || !group->peers[rank].up) {
             continue;
         }
@@ -314,11 +328,11 @@ int rf__group_step(struct rf__group *group, int64_t now) {
             moved = true;
         }
         bool was_forming = group->state == RF__GROUP_FORMING;
-        if (rf__form_step(group)) {
+        if (group->elastic.member ? rf__elastic_step(group) : rf__form_step(group)) {
             moved = true;
         }
         if (was_forming && group->state == RF__GROUP_RUNNING) {
-            check_local(group);
+            rf__group_check_local(group);
         }
         if (group->suspicion.code && now > group->suspicion_deadline) {
             rf__group_settle(group);
@@ -330,9 +344,9 @@ int rf__group_step(struct rf__group *group, int64_t now) {
     if (run_calls(group)) {
         moved = true;
     }
-    if (net && group->state != RF__GROUP_REVOKED) {
+    if (net && rf__group_is_linked(group)) {
         rf__link_beats(group); /* also while forming: the others may be through already */
-    } else if (net && group->state == RF__GROUP_REVOKED) {
+    } else if (net) {
         for (int rank = 0; rank < group->size; rank++) {
             if (rank != group->rank) {
                 (void)rf__link_flush(group, rank, &moved);
@@ -348,6 +362,10 @@ int64_t rf__group_next_deadline(const struct rf__group *group) {
         return RF__NEVER;
     }
     int64_t deadline = group->now + group->options.detect_ms * RF__MS / 8;
+    if (group->elastic.member) {
+        int64_t wanted = rf__elastic_deadline(group);
+        deadline = wanted < deadline ? wanted : deadline;
+    }
     if (group->options.store) {
         int64_t wanted = group->options.store->ops->next_deadline(group->options.store);
         deadline = wanted < deadline ? wanted : deadline;
@@ -358,7 +376,8 @@ int64_t rf__group_next_deadline(const struct rf__group *group) {
     if (group->suspicion.code && group->suspicion_deadline < deadline) {
         deadline = group->suspicion_deadline;
     }
-    if (group->state == RF__GROUP_FORMING && group->form.deadline < deadline) {
+    if (!group->elastic.member && group->state == RF__GROUP_FORMING &&
+        group->form.deadline < deadline) {
         deadline = group->form.deadline + 1;
     }
     if (group->form.lease && group->form.lease_renew < deadline) {
@@ -484,11 +503,13 @@ int rf__group_submit(struct rf__group *group, const struct rf__op_params *params
                      struct rf__op **out, struct rf_error *err) {
     struct rf_call call = params->call;
 
-    if (group->state == RF__GROUP_REVOKED) {
+    if (group->state != RF__GROUP_RUNNING) {
         *err = group->cause;
-        return group->cause.code;
+        if (!err->code) {
+            (void)rf__fail(err, RF_EREVOKED, 0, "this worker is outside of the group");
+        }
+        return err->code;
     }
-    RF_ASSERT(group->state == RF__GROUP_RUNNING);
     if ((unsigned)call.coll < RF_COLL_COUNT) {
         normalise(group, &call);
     }
@@ -528,7 +549,9 @@ void rf__group_leave(struct rf__group *group, int64_t now) {
             group->peers[rank].wanted |= RF__WANT_BYE;
         }
     }
-    if (group->options.store) {
+    if (group->elastic.member) {
+        rf__elastic_leave(group);
+    } else if (group->options.store) {
         rf__form_leave(group);
     }
 }
@@ -545,7 +568,31 @@ bool rf__group_left(const struct rf__group *group) {
             return false;
         }
     }
+    if (group->elastic.member && !rf__elastic_left(group)) {
+        return false;
+    }
     return !group->form.cause_put && !group->form.lease_request;
+}
+
+/* Operations of the generation before are complete, with its error where they were not. */
+int rf__group_reset(struct rf__group *group, int rank, int size) {
+    struct rf__peer *peers = rf__alloc((size_t)size, sizeof *peers);
+
+    if (!peers) {
+        return RF_ENOMEM;
+    }
+    RF_ASSERT(!group->calls.head);
+    rf__free(group->peers);
+    group->peers = peers;
+    group->rank = rank;
+    group->size = size;
+    group->next_seq = 0;
+    group->form.connected = 0;
+    group->shared = (struct rf__shared_run){.usable = false};
+    group->suspicion.code = 0;
+    rf__error_clear(&group->cause);
+    atomic_store_explicit(&group->revoked, false, memory_order_release);
+    return 0;
 }
 
 int rf__group_create(const struct rf__group_options *options, int64_t now, struct rf__group **out,
@@ -576,6 +623,12 @@ int rf__group_create(const struct rf__group_options *options, int64_t now, struc
         group->state = RF__GROUP_RUNNING;
         group->generation = 1;
         rc = 0;
+    } else if (options->min_size > 0) {
+        rc = rf__elastic_start(group, err);
+        if (rc) {
+            rf__group_destroy(group);
+            return rc;
+        }
     } else {
         rc = rf__form_start(group, err);
         if (rc) {
@@ -596,6 +649,7 @@ void rf__group_destroy(struct rf__group *group) {
     if (!group) {
         return;
     }
+    rf__elastic_free(group);
     rf__exec_free(&group->exec);
     rf__free(group->peers);
     rf__free(group->ops);

@@ -2,7 +2,8 @@
  * includes this.
  *
  *     group.c    life of a group, the step, revoking, submitting
- *     form.c     meeting the others through the store
+ *     form.c     a fixed group: meeting the others through the store
+ *     elastic.c  an elastic group: the membership machine, its store and its links
  *     link.c     frames on a peer's stream, both ways; beats
  *     exec.c     carrying out a schedule
  *     shared.c   collectives through the host's shared memory
@@ -13,6 +14,7 @@
 #include "coll/schedule.h"
 #include "group/frame.h"
 #include "group/group.h"
+#include "member/member.h"
 
 #include <stdatomic.h>
 
@@ -80,6 +82,10 @@ struct rf__peer {
     bool has_offer;       /* it offered */
     struct rf__frame offer;
     size_t message_sent, message_received;
+
+    /* How fast large frames of it arrive. */
+    int64_t frame_began, arriving_ns;
+    uint64_t arrived_bytes;
 };
 
 struct rf__pending_send {
@@ -151,6 +157,52 @@ struct rf__form {
     uint64_t cause_get, cause_put;
 };
 
+/* A value that is to stand in the store, and the request that is to put it there. */
+struct rf__wish {
+    bool is_due;
+    uint64_t request; /* in flight; 0: none */
+    int64_t retry_at;
+    uint64_t generation;
+    int64_t revision;
+    int id;
+    unsigned char *bytes;
+    size_t length, room;
+};
+
+enum {
+    RF__WISH_PUBLISH,
+    RF__WISH_REPORT,
+    RF__WISH_SWAP,
+    RF__WISH_REFUSE,
+    RF__WISH_FORGET,
+    RF__WISHES
+};
+
+struct rf__elastic {
+    struct rf__member *member; /* NULL: a fixed group */
+    uint64_t next_id, list, watch, lease_request, keepalive, revoke;
+    int64_t list_retry_at, watch_from;
+    uint64_t lease;
+    int64_t lease_renew, lease_retry_at;
+    struct rf__wish wishes[RF__WISHES];
+    int64_t own_revision; /* of the own candidate record; 0: there is none */
+    uint64_t own_nonce;   /* in it */
+    uint32_t own_restarts;
+    int64_t taken_since; /* another process stands there; 0: none */
+
+    int *ids, *last_ids; /* by rank: of the generation that runs, and of the one before */
+    bool *healed;
+    int last_size;
+    int64_t ended_at;               /* when the last generation ended */
+    int64_t waits_since, told_wait; /* for the pause that is told */
+    bool told_out;
+    struct rf__progress noted; /* what the layers above said last */
+    bool flip_is_due;
+    _Atomic uint64_t running; /* release; partner: rf__group_running's acquire */
+    _Atomic int64_t alive;    /* relaxed: a time, nothing hangs on it */
+    int64_t alive_seen, longest_gap;
+};
+
 struct rf__group {
     struct rf__group_options options;
     int rank, size;
@@ -159,6 +211,7 @@ struct rf__group {
     int64_t now, stepped;
 
     struct rf__form form;
+    struct rf__elastic elastic;
     struct rf__peer *peers;
     bool leaving;
     int64_t leave_deadline;
@@ -197,6 +250,29 @@ int rf__form_step(struct rf__group *group);
 void rf__form_ask_cause(struct rf__group *group);
 void rf__form_publish_cause(struct rf__group *group);
 void rf__form_leave(struct rf__group *group);
+
+/* Whether there are links to serve: else the generation is over. */
+static inline bool rf__group_is_linked(const struct rf__group *group) {
+    return group->state == RF__GROUP_FORMING || group->state == RF__GROUP_RUNNING;
+}
+
+/* group.c, for elastic.c: `cause` ends the generation, peers are told. */
+void rf__group_end_generation(struct rf__group *group, const struct rf_error *cause);
+
+/* Ready for the links of a generation: nothing of the one before is left. */
+int rf__group_reset(struct rf__group *group, int rank, int size);
+void rf__group_check_local(struct rf__group *group);
+
+/* elastic.c: 1 if anything moved. */
+int rf__elastic_start(struct rf__group *group, struct rf_error *err);
+int rf__elastic_step(struct rf__group *group);
+void rf__elastic_doubt(struct rf__group *group, int rank, enum rf__doubt doubt,
+                       const struct rf_error *why);
+void rf__elastic_revoke(struct rf__group *group, const struct rf_error *why);
+void rf__elastic_leave(struct rf__group *group);
+bool rf__elastic_left(const struct rf__group *group);
+int64_t rf__elastic_deadline(const struct rf__group *group);
+void rf__elastic_free(struct rf__group *group);
 
 /* link.c */
 void rf__link_down(struct rf__group *group, int peer);

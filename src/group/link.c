@@ -9,6 +9,13 @@
 
 #include <string.h>
 
+enum { RATED_BYTES = 64 << 10 };
+
+static int64_t time_of(const struct rf__group *group) {
+    struct rf__clock *clock = group->options.clock;
+    return clock ? clock->now(clock) : group->now;
+}
+
 static void load(struct rf__group *group, struct rf__tx *tx, enum rf__tx_owner owner,
                  struct rf__frame frame, const void *data) {
     frame.generation = group->generation;
@@ -113,6 +120,13 @@ static int handle_control(struct rf__group *group, int peer_rank) {
         return rf__exec_check(group, peer_rank);
     case RF__FRAME_BYE:
         peer->gone = true;
+        if (group->elastic.member) {
+            (void)rf__fail(&cause, RF_ELOST, 0, "worker %d left",
+                           rf__group_id_of(group, peer_rank));
+            cause.rank = peer_rank;
+            rf__elastic_doubt(group, peer_rank, RF__DOUBT_LEFT, &cause);
+            return group->cause.code;
+        }
         return 0;
     case RF__FRAME_REVOKE:
         if (rf__cause_decode(peer->control, peer->frame.bytes, &cause)) {
@@ -182,6 +196,7 @@ int rf__link_receive(struct rf__group *group, int peer_rank, bool *moved) {
             peer->framed = true;
             peer->checked = false;
             peer->taken = 0;
+            peer->frame_began = time_of(group);
         }
         bool is_ours = peer->frame.generation == group->generation && peer->frame.job == group->job;
         bool is_data = peer->frame.kind == RF__FRAME_DATA || peer->frame.kind == RF__FRAME_MESSAGE;
@@ -211,9 +226,15 @@ int rf__link_receive(struct rf__group *group, int peer_rank, bool *moved) {
     }
 }
 
-static void end_frame_if_taken(struct rf__peer *peer) {
+/* How long a large frame took from its header to its last byte says how fast the link is: its
+ * sender had all of it when it began. */
+static void end_frame_if_taken(struct rf__group *group, struct rf__peer *peer) {
     if (peer->taken == peer->frame.bytes) {
         peer->framed = false;
+        if (peer->frame.bytes >= RATED_BYTES) {
+            peer->arriving_ns += time_of(group) - peer->frame_began + 1;
+            peer->arrived_bytes += peer->frame.bytes;
+        }
     }
 }
 
@@ -229,7 +250,7 @@ ssize_t rf__link_take(struct rf__group *group, int peer_rank, void *out, size_t 
         }
         peer->taken += (size_t)got;
     }
-    end_frame_if_taken(peer);
+    end_frame_if_taken(group, peer);
     return got;
 }
 
@@ -252,13 +273,29 @@ void rf__link_consume(struct rf__group *group, int peer_rank, size_t bytes) {
     peer->heard = group->now;
     peer->starved = false;
     peer->taken += bytes;
-    end_frame_if_taken(peer);
+    end_frame_if_taken(group, peer);
 }
 
 void rf__link_down(struct rf__group *group, int peer_rank) {
     struct rf__peer *peer = &group->peers[peer_rank];
     peer->up = false;
     peer->gone = true;
+}
+
+static void note_silence(struct rf__group *group, int rank, int64_t detect) {
+    double silent = (double)(group->now - group->peers[rank].heard) * 1e-9;
+    struct rf_error error;
+
+    if (!group->elastic.member) {
+        (void)rf__group_fail(group, RF_ELOST, rank,
+                             "rank %d is silent for %.1f s (detection time %.1f s)", rank, silent,
+                             (double)detect * 1e-9);
+        return;
+    }
+    (void)rf__fail(&error, RF_ELOST, 0, "worker %d is silent for %.1f s (detection time %.1f s)",
+                   rf__group_id_of(group, rank), silent, (double)detect * 1e-9);
+    error.rank = rank;
+    rf__elastic_doubt(group, rank, RF__DOUBT_SILENT, &error);
 }
 
 /* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a
@@ -279,9 +316,7 @@ void rf__link_beats(struct rf__group *group) {
             peer->heard = group->now; /* we ourselves were stopped, or have not listened */
         }
         if (group->now - peer->heard > detect && !peer->gone) {
-            (void)rf__group_fail(group, RF_ELOST, rank,
-                                 "rank %d is silent for %.1f s (detection time %.1f s)", rank,
-                                 (double)(group->now - peer->heard) * 1e-9, (double)detect * 1e-9);
+            note_silence(group, rank, detect);
             return;
         }
     }

@@ -98,7 +98,7 @@ static int run_recv(struct rf__group *group, int peer_rank, bool *moved) {
     while (peer->message_received < total) {
         rc = rf__link_receive(group, peer_rank, moved);
         if (rc <= 0 || peer->frame.kind != RF__FRAME_MESSAGE) {
-            return rc < 0 && group->state == RF__GROUP_REVOKED ? rc : 0;
+            return rc < 0 && !rf__group_is_linked(group) ? rc : 0;
         }
         if (peer->frame.seq != peer->received_seq ||
             peer->frame.offset + peer->taken != peer->message_received ||
