@@ -12,7 +12,8 @@
 
 bool rf__candidate_is_welcome(const struct rf__facts *facts,
                               const struct rf__candidate *candidate) {
-    return candidate->wants && candidate->config != 0 && candidate->config == facts->config &&
+    return candidate->wants && candidate->seen == facts->current->number &&
+           candidate->config != 0 && candidate->config == facts->config &&
            rf__generation_find(facts->current, candidate->id, candidate->nonce) < 0;
 }
 
@@ -316,7 +317,7 @@ enum rf__verdict rf__decide_first(const struct rf__facts *facts, struct rf__gene
     *next = (struct rf__generation){.number = facts->current->number + 1};
     for (int i = 0; i < facts->candidate_count && next->count < facts->max_size; i++) {
         const struct rf__candidate *candidate = facts->candidates[i];
-        if (candidate->wants &&
+        if (candidate->wants && candidate->seen == facts->current->number &&
             rf__generation_find(facts->current, candidate->id, candidate->nonce) < 0) {
             add(next, candidate->id, candidate->nonce, true);
         }

@@ -221,16 +221,19 @@ static void fail(struct rf__member *m, int code, const char *format, ...) {
     enter(m, RF__MEMBER_FAILED);
 }
 
-/* Whether the own record says that it wants to be taken in. */
+/* What the own record says: that this worker wants to be taken in, while it is outside. */
 static void publish_wish(struct rf__member *m) {
     struct rf__candidate *own = own_candidate(m);
     bool is_first = m->newest.number == 0 || m->newest.ended;
-    bool wants = m->synced && m->now >= m->wants_at && (is_first || m->config != 0) &&
-                 m->state != RF__MEMBER_FAILED;
+    bool wants =
+        m->state == RF__MEMBER_JOINING && m->now >= m->wants_at && (is_first || m->config != 0);
+    uint64_t seen = wants ? m->newest.number : own->seen;
 
-    if (m->synced && (own->wants != wants || own->config != m->config || !m->published)) {
+    if (m->synced &&
+        (own->wants != wants || own->config != m->config || own->seen != seen || !m->published)) {
         own->wants = wants;
         own->config = m->config;
+        own->seen = seen;
         m->published = true;
         m->due |= DUE_PUBLISH;
     }
@@ -621,7 +624,7 @@ static void consider_first(struct rf__member *m) {
     char missing[80];
 
     for (int i = 0; i < m->candidate_count; i++) {
-        came += m->candidates[i]->wants &&
+        came += m->candidates[i]->wants && m->candidates[i]->seen == m->newest.number &&
                 rf__generation_find(&m->newest, m->candidates[i]->id, m->candidates[i]->nonce) < 0;
     }
     bool late = m->now - m->since > m->options.start_timeout_ns;

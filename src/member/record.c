@@ -115,6 +115,7 @@ size_t rf__candidate_encode(const struct rf__candidate *candidate, unsigned char
     rf__write_u32(&w, candidate->restarts);
     rf__write_u64(&w, candidate->config);
     rf__write_u8(&w, candidate->wants);
+    rf__write_u64(&w, candidate->seen);
     write_text(&w, candidate->endpoint, sizeof candidate->endpoint);
     return written(&w, room);
 }
@@ -128,6 +129,7 @@ int rf__candidate_decode(const void *bytes, size_t length, struct rf__candidate 
     out->restarts = rf__read_u32(&r);
     out->config = rf__read_u64(&r);
     out->wants = rf__read_u8(&r) != 0;
+    out->seen = rf__read_u64(&r);
     read_text(&r, out->endpoint, sizeof out->endpoint);
     if (out->nonce == 0 || out->endpoint[0] == 0) {
         r.failed = true;

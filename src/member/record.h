@@ -42,7 +42,9 @@ struct rf__candidate {
     uint64_t nonce; /* of this start of the worker */
     uint32_t restarts;
     uint64_t config; /* what it trains; 0: it has not said yet */
-    bool wants;      /* to be taken in */
+    bool wants;      /* to be taken into the generation after number `seen`: so that the wish of one
+                        that was taken in and then died does not count again */
+    uint64_t seen;
     char endpoint[RF__MEMBER_ENDPOINT];
 };
 
