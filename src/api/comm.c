@@ -281,7 +281,7 @@ static void runner_tell(struct rf__runner *runner, const struct rf_event *event)
 
     told.id = runner->id;
     told.rank = runner->rank;
-    told.size = runner->size;
+    told.size = event->size ? event->size : runner->size;
     told.generation = runner->generation;
     rf__engine_lock(comm->engine);
     rf__events_write(&comm->events, &told);

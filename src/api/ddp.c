@@ -68,6 +68,14 @@ void rf_ddp_request_stop(struct rf_ddp *ddp) {
     rf__ddp_request_stop(ddp);
 }
 
+void rf_ddp_request_measure(struct rf_ddp *ddp) {
+    rf__ddp_request_measure(ddp);
+}
+
+void rf_ddp_tally(struct rf_ddp *ddp, double value) {
+    rf__ddp_tally(ddp, value);
+}
+
 const float *rf_ddp_average(const struct rf_ddp *ddp, int index) {
     return rf__ddp_average(ddp, index);
 }

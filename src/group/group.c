@@ -199,6 +199,22 @@ bool rf__group_is_idle(const struct rf__group *group) {
     return is_idle;
 }
 
+/* The line of a lost link names ranks and addresses; who reads of an elastic job knows workers by
+ * their ids, and a rank may be another's by then. */
+static void name_by_id(const struct rf__group *group, struct rf_error *error) {
+    char why[RF_ERROR_TEXT_MAX];
+    const char *found = error->where[0] ? strstr(error->text, error->where) : NULL;
+
+    if (!group->elastic.member) {
+        return;
+    }
+    found = found ? found + strlen(error->where) : "";
+    found += strspn(found, ": ");
+    snprintf(why, sizeof why, "%s", found);
+    (void)snprintf(error->text, sizeof error->text, "worker %d was lost%s%s",
+                   rf__group_id_of(group, error->rank), why[0] ? ": " : "", why);
+}
+
 static void take_net_event(struct rf__group *group, const struct rf__net_event *event) {
     struct rf__peer *peer = &group->peers[event->peer];
 
@@ -220,6 +236,7 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
         expected = expected || peer->gone || peer->framed || !rf__group_is_linked(group);
         if (!was_up && group->elastic.member) {
             error.rank = event->peer;
+            name_by_id(group, &error);
             rf__elastic_doubt(group, event->peer, RF__DOUBT_UNREACHABLE, &error);
             return;
         }
@@ -230,6 +247,7 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
         peer->gone = true;
         if (!expected || is_news) {
             error.rank = event->peer;
+            name_by_id(group, &error);
             if (error.code >= 0) {
                 error.code = RF_ELOST;
             }

@@ -1,0 +1,202 @@
+/* A worker that trains something whose every step can be checked from its result alone, through the
+ * public interface of data-parallel training.
+ *
+ * trainee STEPS STEP_MS [EXTRA]: 16 shards of 4 samples; shard k's gradient is 4 at place k and 0
+ * elsewhere, so the average is 1/16 everywhere if each shard was counted once, whatever happened.
+ * The update adds (step + 1) x average to the parameters, which are sums of all step numbers
+ * afterwards: exact in float32, so a step that was applied twice or never shows. Every tenth step
+ * asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more parameters make a model that is
+ * not the others'. One JSON line for each commit on stdout. */
+#include <ringfold/ringfold.h>
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+extern char **environ;
+
+enum { SHARDS = 16, SAMPLES = 4, BULK = 20000 };
+
+struct trainee {
+    struct rf_comm *comm;
+    struct rf_ddp *ddp;
+    uint64_t steps;
+    int step_ms;
+    float places[SHARDS], bulk[BULK], extra[16], momentum[SHARDS];
+};
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int number) {
+    (void)number;
+    stop_asked = 1;
+}
+
+static void nap(int ms) {
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
+    nanosleep(&time, NULL);
+}
+
+static int complain(const char *what, const struct rf_error *err) {
+    printf("{\"event\": \"error\", \"code\": \"%s\", \"rank\": %d, \"text\": \"%s: %s\"}\n",
+           rf_error_name(err->code), err->rank, what, err->text);
+    fflush(stdout);
+    return 1;
+}
+
+static int wrong(const char *what, double found, double wanted, uint64_t step) {
+    printf("{\"event\": \"wrong\", \"rank\": 0, \"text\": \"%s is %.9g, not %.9g, at step %" PRIu64
+           "\"}\n",
+           what, found, wanted, step);
+    fflush(stdout);
+    return 1;
+}
+
+/* The sum of 1 … steps over SHARDS: what each parameter is after so many steps. */
+static double wanted_after(uint64_t steps) {
+    return (double)steps * (double)(steps + 1) / 2 / SHARDS;
+}
+
+static int set_up(struct trainee *t, int extra, struct rf_error *err) {
+    struct rf_ddp_options options;
+
+    rf_ddp_options_init(&options);
+    options.shards = SHARDS;
+    options.hash_every = 7;
+    int rc = rf_ddp_create(t->comm, &options, &t->ddp, err);
+    rc = rc ? rc : rf_ddp_register(t->ddp, "places", t->places, SHARDS, err);
+    rc = rc ? rc : rf_ddp_register(t->ddp, "bulk", t->bulk, BULK, err);
+    if (extra) {
+        rc = rc ? rc : rf_ddp_register(t->ddp, "extra", t->extra, (size_t)extra, err);
+    }
+    rc = rc ? rc : rf_ddp_register_state(t->ddp, "momentum", t->momentum, sizeof t->momentum, err);
+    return rc ? rc : rf_ddp_seal(t->ddp, err);
+}
+
+static int work(struct trainee *t, const struct rf_step *step, const struct rf_shard *shard) {
+    int pause = t->step_ms * (step->size > 0 ? step->size : 1) / SHARDS;
+
+    rf_ddp_shard_samples(t->ddp, SAMPLES);
+    nap(pause);
+    if (step->measure) {
+        rf_ddp_tally(t->ddp, shard->index);
+        return rf_ddp_shard_done(t->ddp, 0);
+    }
+    rf_ddp_grad(t->ddp, 0)[shard->index] += SAMPLES;
+    for (int i = 0; i < BULK; i++) {
+        rf_ddp_grad(t->ddp, 1)[i] += SAMPLES;
+    }
+    int rc = rf_ddp_ready(t->ddp, 1);
+    rc = rc ? rc : rf_ddp_ready(t->ddp, 0);
+    return rc ? rc : rf_ddp_shard_done(t->ddp, (double)shard->index);
+}
+
+static int update(struct trainee *t, uint64_t step) {
+    const float *places = rf_ddp_average(t->ddp, 0), *bulk = rf_ddp_average(t->ddp, 1);
+    float rate = (float)(step + 1);
+
+    for (int i = 0; i < SHARDS; i++) {
+        if (places[i] != 1.0f / SHARDS) {
+            return wrong("an average", (double)places[i], 1.0 / SHARDS, step);
+        }
+        t->places[i] += rate * places[i];
+        t->momentum[i] += 1;
+    }
+    for (int i = 0; i < BULK; i++) {
+        t->bulk[i] += rate / SHARDS * bulk[i];
+    }
+    if ((double)t->places[3] != wanted_after(step + 1) ||
+        (double)t->bulk[BULK - 1] != wanted_after(step + 1) ||
+        (double)t->momentum[5] != (double)(step + 1)) {
+        return wrong("a parameter", (double)t->places[3], wanted_after(step + 1), step);
+    }
+    return 0;
+}
+
+static void tell(const struct trainee *t, const struct rf_step_report *r) {
+    printf(
+        "{\"event\": \"commit\", \"id\": %d, \"rank\": %d, \"size\": %d, \"generation\": %" PRIu64
+        ", \"step\": %" PRIu64 ", \"measure\": %s, \"digest\": \"%016" PRIx64
+        "\", \"retries\": %u, \"redone\": %u}\n",
+        rf_id(t->comm), rf_rank(t->comm), r->size, r->generation, r->step,
+        r->measure ? "true" : "false", r->digest, r->retries, r->redone);
+    fflush(stdout);
+}
+
+static int train(struct trainee *t, struct rf_error *err) {
+    uint64_t done = 0;
+    bool stopped = false;
+
+    while (done < t->steps && !stopped) {
+        struct rf_step step;
+        struct rf_shard shard;
+        struct rf_step_report report;
+
+        int rc = rf_ddp_begin(t->ddp, &step, err);
+        while (rc == 0 && rf_ddp_next_shard(t->ddp, &shard) > 0) {
+            rc = work(t, &step, &shard);
+        }
+        if (rc == 0 && step.step % 10 == 9 && !step.measure) {
+            rf_ddp_request_measure(t->ddp);
+        }
+        if (rc == 0 && stop_asked) {
+            rf_ddp_request_stop(t->ddp);
+        }
+        rc = rc ? rc : rf_ddp_commit(t->ddp, &report, err);
+        if (rc == RF_RETRY) {
+            continue;
+        }
+        if (rc) {
+            return complain("training", err);
+        }
+        if (report.samples != SHARDS * SAMPLES) {
+            return wrong("the number of samples", (double)report.samples, SHARDS * SAMPLES,
+                         report.step);
+        }
+        if (report.measure && report.tally != SHARDS * (SHARDS - 1) / 2) {
+            return wrong("a tally", report.tally, SHARDS * (SHARDS - 1) / 2, report.step);
+        }
+        tell(t, &report);
+        if (!report.measure && update(t, step.step)) {
+            return 1;
+        }
+        done = report.measure ? step.step : step.step + 1;
+        stopped = report.stop;
+    }
+    printf("{\"event\": \"done\", \"id\": %d, \"rank\": %d, \"steps\": %" PRIu64
+           ", \"value\": %.9g}\n",
+           rf_id(t->comm), rf_rank(t->comm), done, (double)t->places[0]);
+    fflush(stdout);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static struct trainee t;
+    struct rf_options options;
+    struct rf_error err = {0};
+
+    if (argc < 3) {
+        fprintf(stderr, "usage: trainee STEPS STEP_MS [EXTRA]\n");
+        return 64;
+    }
+    t.steps = strtoull(argv[1], NULL, 10);
+    t.step_ms = atoi(argv[2]);
+    int extra = argc > 3 ? atoi(argv[3]) : 0;
+    signal(SIGTERM, on_signal);
+    rf_options_init(&options);
+    if (rf_options_from_environ(&options, environ, &err) ||
+        rf_comm_create(&options, &t.comm, &err)) {
+        return complain("joining", &err);
+    }
+    int status =
+        set_up(&t, extra < 16 ? extra : 16, &err) ? complain("setting up", &err) : train(&t, &err);
+    if (status == 0) {
+        rf_comm_end(t.comm);
+    }
+    rf_ddp_destroy(t.ddp);
+    rf_comm_destroy(t.comm);
+    return status;
+}
