@@ -87,9 +87,11 @@ static void take(struct rf_ddp *ddp, const struct rf__membership *m) {
     (void)rf__ddp_note(ddp); /* where this generation is over already, the next is told */
 }
 
-/* The unit that this member has prepared and not committed, as the group has decided it. */
+/* The unit that this member has prepared and not committed is what the group stands after: then it
+ * was committed, while the group re-formed, be it now or in a generation that this member has not
+ * seen. The chain says that it is this unit and no other. */
 static bool is_committed(const struct rf_ddp *ddp, const struct rf__membership *m) {
-    return ddp->attempt.prepared && m->commit && m->healed[m->rank] && ddp->holds &&
+    return ddp->attempt.prepared && m->healed[m->rank] && ddp->holds &&
            m->units == ddp->units + 1 && m->chain == ddp->attempt.chain;
 }
 

@@ -324,8 +324,7 @@ static void another_step_or_generation_is_refused(void **state) {
     reports[5].config++;
     assert_int_equal(rf__step_decide(reports, MEMBERS, NULL, &decision, &err), RF_EPROTO);
     assert_int_equal(err.rank, 5);
-    assert_string_equal(err.text,
-                        "rank 5 of 8 registered other tensors or options than rank 0");
+    assert_string_equal(err.text, "rank 5 of 8 registered other tensors or options than rank 0");
 }
 
 /* Those that hold the state vote; whoever differs, voter or not, does not agree. Every assignment
