@@ -50,6 +50,7 @@ void rf__ddp_void(struct rf_ddp *ddp) {
     ddp->holds = false;
     ddp->work = (struct rf__ddp_work){.retries = ddp->work.retries};
     ddp->attempt.prepared = false;
+    ddp->asked = false; /* it was meant for a unit that is no longer ours */
 }
 
 /* The membership takes this member for a holder of the state that it does not hold. */

@@ -145,6 +145,25 @@ static int share_order(struct rf_ddp *ddp, struct rf_error *err) {
     return rc;
 }
 
+/* What the totals must satisfy for the unit to count. */
+static int check_totals(struct rf_ddp *ddp, struct rf_error *err) {
+    const double *totals = ddp->control.totals;
+    double averaged = ddp->measure ? totals[RF__TOTAL_SAMPLES] : *ddp->control.divisor;
+    struct rf_error cause;
+    int rc = 0;
+
+    if (totals[RF__TOTAL_SAMPLES] != averaged) {
+        rc = rf__fail(&cause, RF_EPROTO, 0,
+                      "step %" PRIu64 ": %.0f samples were reported, but %.0f went into the "
+                      "averages",
+                      ddp->steps, totals[RF__TOTAL_SAMPLES], averaged);
+    } else if (totals[RF__TOTAL_SHARDS] != (double)ddp->shards) {
+        rc = rf__fail(&cause, RF_EPROTO, 0, "step %" PRIu64 ": %.0f shards were done, not %" PRIu32,
+                      ddp->steps, totals[RF__TOTAL_SHARDS], ddp->shards);
+    }
+    return rc ? rf__ddp_fail_with(ddp, &cause, err) : 0;
+}
+
 /* After this a member knows all of the unit's outcome. */
 static int sum_totals(struct rf_ddp *ddp, struct rf_error *err) {
     const struct rf__runner *runner = ddp->runner;
@@ -157,6 +176,7 @@ static int sum_totals(struct rf_ddp *ddp, struct rf_error *err) {
                            .recv = ddp->control.totals,
                            .count = RF__TOTAL_COUNT};
 
+    total[RF__TOTAL_SHARDS] = (double)work->shards;
     total[RF__TOTAL_SAMPLES] = (double)work->samples;
     total[RF__TOTAL_SKIPPED] = (double)work->skipped;
     total[RF__TOTAL_LOSS] = work->loss_sum;
@@ -166,16 +186,7 @@ static int sum_totals(struct rf_ddp *ddp, struct rf_error *err) {
     total[RF__TOTAL_AWAITED] =
         runner->elastic && runner->ops->is_awaited(ddp->runner); /* once: all must see the same */
     int rc = run_blocking(ddp, &call, "summing up", err);
-    if (rc == 0 && !ddp->measure &&
-        ddp->control.totals[RF__TOTAL_SAMPLES] != *ddp->control.divisor) {
-        struct rf_error cause;
-        (void)rf__fail(&cause, RF_EPROTO, 0,
-                       "step %" PRIu64 ": %.0f samples were reported, but %.0f went into the "
-                       "averages",
-                       ddp->steps, ddp->control.totals[RF__TOTAL_SAMPLES], *ddp->control.divisor);
-        rc = rf__ddp_fail_with(ddp, &cause, err);
-    }
-    return rc;
+    return rc ? rc : check_totals(ddp, err);
 }
 
 /* In the order of registration, so that it does not depend on how tensors were put into buckets. */

@@ -294,7 +294,7 @@ static int allocate_control(struct rf_ddp *ddp, struct rf_error *err) {
     size_t digest_bytes = RF__DDP_DIGESTS * sizeof(uint64_t);
     size_t totals_bytes = RF__TOTAL_COUNT * sizeof(double);
     size_t order_bytes = (size_t)ddp->tensors * sizeof(uint32_t);
-    size_t done_bytes = (ddp->shards + 7) / 8;
+    size_t done_bytes = rf__ddp_map_bytes(ddp);
     size_t header_bytes = rf__ddp_header_bytes(ddp->tensors);
 
     int rc =

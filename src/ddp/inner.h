@@ -45,6 +45,7 @@ enum rf__ddp_stage {
 /* The sums over all members that make a unit's outcome, whoever sees the reports or not. Doubles:
  * counts are exact up to 2^53. */
 enum rf__ddp_total {
+    RF__TOTAL_SHARDS, /* done: must be all, each once */
     RF__TOTAL_SAMPLES,
     RF__TOTAL_SKIPPED,
     RF__TOTAL_LOSS,
@@ -251,6 +252,7 @@ void rf__ddp_count_healed(struct rf_ddp *ddp);
 /* ---- unit.c */
 
 void rf__ddp_lay_out(struct rf_ddp *ddp);
+size_t rf__ddp_map_bytes(const struct rf_ddp *ddp);
 int rf__ddp_check_idle(const struct rf_ddp *ddp, struct rf_error *err);
 bool rf__ddp_is_permutation(struct rf_ddp *ddp, const uint32_t *order);
 

@@ -4,6 +4,8 @@
  * unit in an earlier one. So all say which, and what nobody has done is dealt to those that hold
  * the state: how many generations a member has seen in between makes no difference. In the units
  * after that nothing needs to be asked. */
+#include "base/cursor.h"
+#include "base/digest.h"
 #include "base/status.h"
 #include "ddp/inner.h"
 
@@ -14,8 +16,16 @@
 /* ---- the deal
  * --------------------------------------------------------------------------------- */
 
+/* A map travels with its digest behind it: a bit that flipped on the way would deal one member
+ * other shards than the others know of. */
+enum { SEAL_BYTES = 8 };
+
 static size_t bitmap_bytes(const struct rf_ddp *ddp) {
     return (ddp->shards + 7) / 8;
+}
+
+size_t rf__ddp_map_bytes(const struct rf_ddp *ddp) {
+    return bitmap_bytes(ddp) + SEAL_BYTES;
 }
 
 static bool bit(const unsigned char *bits, uint32_t i) {
@@ -31,22 +41,33 @@ static int refuse_map(struct rf_ddp *ddp, int rank, const char *why, struct rf_e
     return rf__ddp_fail_with(ddp, &cause, err);
 }
 
-/* Adds all members' bitmaps into the first one's place; each shard is done once at most. */
-static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
+/* One member's map, as it can be. */
+static bool is_valid(const struct rf_ddp *ddp, int rank, const unsigned char *map) {
     size_t bytes = bitmap_bytes(ddp);
+    struct rf__reader r = rf__reader(map + bytes, SEAL_BYTES);
+    unsigned char beyond = ddp->shards % 8 ? (unsigned char)(0xff << ddp->shards % 8) : 0;
+    bool some = false;
+
+    for (size_t i = 0; i < bytes; i++) {
+        some = some || map[i];
+    }
+    return rf__read_u64(&r) == rf__digest(map, bytes, 0) && !(map[bytes - 1] & beyond) &&
+           (ddp->healed[rank] || !some);
+}
+
+/* Adds all members' maps into the first one's place; each shard is done once at most. */
+static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
     unsigned char *merged = ddp->control.alldone;
-    unsigned char last = ddp->shards % 8 ? (unsigned char)(0xff << ddp->shards % 8) : 0;
 
     for (int r = 0; r < ddp->runner->size; r++) {
-        const unsigned char *map = ddp->control.alldone + (size_t)r * bytes;
-        bool twice = false, some = false;
-        for (size_t i = 0; i < bytes; i++) {
-            twice = twice || (r > 0 && merged[i] & map[i]);
-            some = some || map[i];
-            merged[i] |= map[i];
+        const unsigned char *map = merged + (size_t)r * rf__ddp_map_bytes(ddp);
+        bool twice = false;
+        if (!is_valid(ddp, r, map)) {
+            return refuse_map(ddp, r, "says that it has done shards that it cannot have done", err);
         }
-        if (map[bytes - 1] & last || (some && !ddp->healed[r])) {
-            return refuse_map(ddp, r, "has done shards that it cannot have done", err);
+        for (size_t i = 0; i < bitmap_bytes(ddp); i++) {
+            twice = twice || (r > 0 && merged[i] & map[i]);
+            merged[i] |= map[i];
         }
         if (twice) {
             return refuse_map(ddp, r, "has done a shard that another has done too", err);
@@ -56,14 +77,16 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
 }
 
 static int gather_done(struct rf_ddp *ddp, struct rf_error *err) {
+    struct rf__writer w = rf__writer(ddp->control.done + bitmap_bytes(ddp), SEAL_BYTES);
     struct rf_call call = {.coll = RF_COLL_ALL_GATHER,
                            .type = RF_U8,
                            .send = ddp->control.done,
                            .recv = ddp->control.alldone,
-                           .count = bitmap_bytes(ddp)};
+                           .count = rf__ddp_map_bytes(ddp)};
+
+    rf__write_u64(&w, rf__digest(ddp->control.done, bitmap_bytes(ddp), 0));
     int rc =
         rf__ddp_run(ddp, &call, rf__ddp_context(ddp, "asking which shards are done").text, err);
-
     return rc ? rc : merge_done(ddp, err);
 }
 
