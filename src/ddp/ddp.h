@@ -33,8 +33,15 @@ void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
 int rf__ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 int rf__ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_error *err);
 void rf__ddp_request_stop(struct rf_ddp *ddp);
+void rf__ddp_request_measure(struct rf_ddp *ddp);
+void rf__ddp_tally(struct rf_ddp *ddp, double value);
 const float *rf__ddp_average(const struct rf_ddp *ddp, int index);
 int rf__ddp_state_digest(struct rf_ddp *ddp, uint64_t *digest, struct rf_error *err);
+
+/* What each member reported in the last unit that was committed as the hash of its state, 0 where
+ * none was due: the first `room` of them, by rank. Returns how many there are; 0 where the unit was
+ * committed while the group re-formed, without reports. */
+int rf__ddp_state_digests(const struct rf_ddp *ddp, uint64_t *digests, int room);
 
 void rf__ddp_memory(const struct rf_ddp *ddp, struct rf_ddp_memory *out);
 int rf__ddp_buckets(const struct rf_ddp *ddp);

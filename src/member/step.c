@@ -2,11 +2,14 @@
  *
  *     offset  bytes
  *          0      4  magic "RFSR"
- *          4      4  flags: 1 prepared, 2 stop; the others 0
- *          8     48  generation, step, samples, skipped, digest, state digest
- *         56     24  loss sum, compute seconds, communication seconds: IEEE 754 binary64
- *         80      8  0
- *         88      8  digest of the bytes before it
+ *          4      4  flags: 1 prepared, 2 stop, 4 measurement, 8 healed; the others 0
+ *          8     72  generation, unit, step, samples, skipped, digest, state digest, configuration,
+ *                    0
+ *         80     32  loss sum, compute seconds, communication seconds, bytes per second of the
+ *                    slowest link: IEEE 754 binary64
+ *        112     12  shards, the link's peer, the rank to put out; 0xffffffff for no rank
+ *        124     12  0
+ *        136      8  digest of the bytes before it
  *
  * The digest at the end is there because the report decides about everybody's step: a bit that
  * flipped on the way must not pass for divergence of a healthy member. */
@@ -23,13 +26,16 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FLAG_PREPARED = 1, FLAG_STOP = 2, FLAGS_ALL = 3, SEALED_BYTES = RF__STEP_REPORT_BYTES - 8 };
+enum { FLAG_PREPARED = 1, FLAG_STOP = 2, FLAG_MEASURE = 4, FLAG_HEALED = 8, FLAGS_ALL = 15 };
+enum { SEALED_BYTES = RF__STEP_REPORT_BYTES - 8 };
 enum { LISTED_RANKS = 6, LISTED_SIDES = 4, LIST_MAX = 160 };
 
 static const uint32_t magic = 0x52534652; /* "RFSR", little-endian */
 static const uint64_t most_samples = (uint64_t)1
                                      << 53; /* counts are exact in a double up to here */
 static const double most_seconds = 1e9;
+static const double most_bytes_s = 1e15;
+static const uint32_t no_rank = 0xffffffff;
 
 static uint64_t bits_of(double value) {
     uint64_t bits;
@@ -43,28 +49,50 @@ static double double_of(uint64_t bits) {
     return value;
 }
 
+static uint32_t flags_of(const struct rf__step_report *report) {
+    return (report->prepared ? FLAG_PREPARED : 0u) | (report->stop ? FLAG_STOP : 0u) |
+           (report->measure ? FLAG_MEASURE : 0u) | (report->healed ? FLAG_HEALED : 0u);
+}
+
 void rf__step_report_encode(const struct rf__step_report *report,
                             unsigned char bytes[RF__STEP_REPORT_BYTES]) {
     struct rf__writer w = rf__writer(bytes, RF__STEP_REPORT_BYTES);
 
     rf__write_u32(&w, magic);
-    rf__write_u32(&w, (report->prepared ? FLAG_PREPARED : 0u) | (report->stop ? FLAG_STOP : 0u));
+    rf__write_u32(&w, flags_of(report));
     rf__write_u64(&w, report->generation);
+    rf__write_u64(&w, report->unit);
     rf__write_u64(&w, report->step);
     rf__write_u64(&w, report->samples);
     rf__write_u64(&w, report->skipped);
     rf__write_u64(&w, report->digest);
     rf__write_u64(&w, report->state_digest);
+    rf__write_u64(&w, report->config);
+    rf__write_u64(&w, 0);
     rf__write_u64(&w, bits_of(report->loss_sum));
     rf__write_u64(&w, bits_of(report->compute_s));
     rf__write_u64(&w, bits_of(report->comm_s));
+    rf__write_u64(&w, bits_of(report->link_bytes_s));
+    rf__write_u32(&w, report->shards);
+    rf__write_u32(&w, report->link_peer < 0 ? no_rank : (uint32_t)report->link_peer);
+    rf__write_u32(&w, report->put_out < 0 ? no_rank : (uint32_t)report->put_out);
+    rf__write_u32(&w, 0);
     rf__write_u64(&w, 0);
     rf__write_u64(&w, rf__digest(bytes, SEALED_BYTES, 0));
     RF_ASSERT(!w.failed && w.left == 0);
 }
 
-static bool seconds_in_range(double seconds) {
-    return isfinite(seconds) && !signbit(seconds) && seconds <= most_seconds;
+static bool in_range(double value, double most) {
+    return isfinite(value) && !signbit(value) && value <= most;
+}
+
+/* Whether it is a rank or none. */
+static bool is_rank(uint32_t value) {
+    return value == no_rank || value < RF_MAX_RANKS;
+}
+
+static int rank_of(uint32_t value) {
+    return value == no_rank ? -1 : (int)value;
 }
 
 int rf__step_report_decode(const unsigned char bytes[RF__STEP_REPORT_BYTES],
@@ -76,23 +104,37 @@ int rf__step_report_decode(const unsigned char bytes[RF__STEP_REPORT_BYTES],
     uint32_t flags = rf__read_u32(&r);
     report.prepared = flags & FLAG_PREPARED;
     report.stop = flags & FLAG_STOP;
+    report.measure = flags & FLAG_MEASURE;
+    report.healed = flags & FLAG_HEALED;
     report.generation = rf__read_u64(&r);
+    report.unit = rf__read_u64(&r);
     report.step = rf__read_u64(&r);
     report.samples = rf__read_u64(&r);
     report.skipped = rf__read_u64(&r);
     report.digest = rf__read_u64(&r);
     report.state_digest = rf__read_u64(&r);
+    report.config = rf__read_u64(&r);
+    uint64_t reserved = rf__read_u64(&r);
     report.loss_sum = double_of(
         rf__read_u64(&r)); /* any value: a loss that is not a number is news, not an error */
     report.compute_s = double_of(rf__read_u64(&r));
     report.comm_s = double_of(rf__read_u64(&r));
-    uint64_t reserved = rf__read_u64(&r);
+    report.link_bytes_s = double_of(rf__read_u64(&r));
+    report.shards = rf__read_u32(&r);
+    uint32_t link_peer = rf__read_u32(&r);
+    uint32_t put_out = rf__read_u32(&r);
+    reserved |= rf__read_u32(&r);
+    reserved |= rf__read_u64(&r);
     uint64_t seal = rf__read_u64(&r);
+    report.link_peer = rank_of(link_peer);
+    report.put_out = rank_of(put_out);
 
-    bool valid = !r.failed && found_magic == magic && !(flags & ~(uint32_t)FLAGS_ALL) &&
-                 reserved == 0 && seal == rf__digest(bytes, SEALED_BYTES, 0) &&
-                 report.samples <= most_samples && report.skipped <= most_samples &&
-                 seconds_in_range(report.compute_s) && seconds_in_range(report.comm_s);
+    bool valid =
+        !r.failed && found_magic == magic && !(flags & ~(uint32_t)FLAGS_ALL) && reserved == 0 &&
+        seal == rf__digest(bytes, SEALED_BYTES, 0) && report.samples <= most_samples &&
+        report.skipped <= most_samples && report.shards <= RF_MAX_SHARDS && is_rank(link_peer) &&
+        is_rank(put_out) && in_range(report.compute_s, most_seconds) &&
+        in_range(report.comm_s, most_seconds) && in_range(report.link_bytes_s, most_bytes_s);
     if (!valid) {
         return RF_EPROTO;
     }
@@ -236,42 +278,100 @@ int rf__step_compare(const uint64_t *digests, int count, int code, const char *w
 
 static int check_place(const struct rf__step_report *reports, int count, struct rf_error *err) {
     for (int i = 1; i < count; i++) {
-        if (reports[i].generation != reports[0].generation || reports[i].step != reports[0].step) {
-            (void)rf__fail(err, RF_EPROTO, 0,
-                           "rank %d of %d reports step %" PRIu64 " of generation %" PRIu64
-                           ", rank 0 step %" PRIu64 " of generation %" PRIu64,
-                           i, count, reports[i].step, reports[i].generation, reports[0].step,
-                           reports[0].generation);
+        const struct rf__step_report *a = &reports[i], *b = &reports[0];
+        int rc = 0;
+        if (a->generation != b->generation || a->unit != b->unit || a->step != b->step ||
+            a->measure != b->measure) {
+            rc = rf__fail(
+                err, RF_EPROTO, 0,
+                "rank %d of %d reports step %" PRIu64 " (unit %" PRIu64 ") of generation %" PRIu64
+                ", rank 0 step %" PRIu64 " (unit %" PRIu64 ") of generation %" PRIu64,
+                i, count, a->step, a->unit, a->generation, b->step, b->unit, b->generation);
+        } else if (a->config != b->config) {
+            rc =
+                rf__fail(err, RF_EPROTO, 0,
+                         "rank %d of %d registered other tensors or options than rank 0", i, count);
+        }
+        if (rc) {
             if (err) {
                 err->rank = i;
             }
-            return RF_EPROTO;
+            return rc;
         }
     }
     return 0;
 }
 
-static int check_digests(const struct rf__step_report *reports, int count, struct rf_error *err) {
-    uint64_t digests[RF_MAX_RANKS] = {0};
+/* Holds the digests of all, or of those that are healed, against each other. */
+static int check_digests(const struct rf__step_report *reports, int count, bool healed_only,
+                         struct rf_error *err) {
+    uint64_t chains[RF_MAX_RANKS] = {0}, states[RF_MAX_RANKS] = {0};
     char when[48];
+    int asked = 0;
 
     for (int i = 0; i < count; i++) {
-        digests[i] = reports[i].digest;
+        if (!healed_only || reports[i].healed) {
+            chains[asked] = reports[i].digest;
+            states[asked++] = reports[i].state_digest;
+        }
     }
-    snprintf(when, sizeof when, "after step %" PRIu64, reports[0].step);
-    int rc = rf__step_compare(digests, count, RF_EDIVERGED, "state", when, err);
-    if (rc) {
-        return rc;
+    snprintf(when, sizeof when, "after %s %" PRIu64,
+             reports[0].measure ? "a measurement at step" : "step", reports[0].step);
+    int rc = rf__step_compare(chains, asked, RF_EDIVERGED, "state", when, err);
+    if (rc == 0) {
+        snprintf(when, sizeof when, "before the update of step %" PRIu64, reports[0].step);
+        rc = rf__step_compare(states, asked, RF_EDIVERGED, "state", when, err);
     }
-    for (int i = 0; i < count; i++) {
-        digests[i] = reports[i].state_digest;
-    }
-    snprintf(when, sizeof when, "before the update of step %" PRIu64, reports[0].step);
-    return rf__step_compare(digests, count, RF_EDIVERGED, "state", when, err);
+    return rc;
 }
 
-int rf__step_decide(const struct rf__step_report *reports, int count, struct rf__step_decision *out,
-                    struct rf_error *err) {
+/* Who holds the same as the majority of those that are healed; false where there is none. */
+static bool find_majority(const struct rf__step_report *reports, int count, bool *agrees,
+                          int *common) {
+    uint64_t votes[RF_MAX_RANKS] = {0};
+    int voters = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (reports[i].healed) {
+            votes[voters++] = rf__digest_mix(reports[i].digest, reports[i].state_digest);
+        }
+    }
+    uint64_t candidate = voters ? candidate_of(votes, voters) : 0;
+    bool found = voters && 2 * share_of(votes, voters, candidate) > voters;
+    *common = -1;
+    for (int i = 0; i < count; i++) {
+        agrees[i] =
+            found && rf__digest_mix(reports[i].digest, reports[i].state_digest) == candidate;
+        if (agrees[i] && reports[i].healed && *common < 0) {
+            *common = i;
+        }
+    }
+    return found;
+}
+
+static int judge(const struct rf__step_report *reports, int count, bool *agrees, int *common,
+                 struct rf_error *err) {
+    *common = 0;
+    if (!agrees) {
+        return check_digests(reports, count, false, err);
+    }
+    if (find_majority(reports, count, agrees, common)) {
+        return 0;
+    }
+    int rc = check_digests(reports, count, true, err);
+    if (rc == 0) { /* each of the two has a majority, and no member is in both */
+        rc = rf__fail(err, RF_EDIVERGED, 0,
+                      "no majority of the %d ranks holds the same state at step %" PRIu64, count,
+                      reports[0].step);
+    }
+    if (err) {
+        err->rank = -1;
+    }
+    return rc;
+}
+
+int rf__step_decide(const struct rf__step_report *reports, int count, bool *agrees,
+                    struct rf__step_decision *out, struct rf_error *err) {
     struct rf__step_decision decision = {.commit = true};
 
     RF_ASSERT(count >= 1 && count <= RF_MAX_RANKS);
@@ -291,7 +391,7 @@ int rf__step_decide(const struct rf__step_report *reports, int count, struct rf_
         }
     }
     if (decision.commit) { /* a digest of who is not prepared says nothing */
-        rc = check_digests(reports, count, err);
+        rc = judge(reports, count, agrees, &decision.common, err);
     }
     if (rc == 0) {
         *out = decision;
