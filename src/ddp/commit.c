@@ -479,8 +479,7 @@ static void follow_majority(struct rf_ddp *ddp) {
 
 static void tell_healed(struct rf_ddp *ddp) {
     struct rf_event event = {.kind = RF_EVENT_HEAL,
-                             .peer = -1,
-                             .size = ddp->donors,
+                             .peer = ddp->donors,
                              .bytes = ddp->heal.bytes,
                              .seconds = rf__ddp_seconds(ddp->heal.took)};
 
