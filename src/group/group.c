@@ -202,7 +202,7 @@ bool rf__group_is_idle(const struct rf__group *group) {
 /* The line of a lost link names ranks and addresses; who reads of an elastic job knows workers by
  * their ids, and a rank may be another's by then. */
 static void name_by_id(const struct rf__group *group, struct rf_error *error) {
-    char why[RF_ERROR_TEXT_MAX];
+    char why[128];
     const char *found = error->where[0] ? strstr(error->text, error->where) : NULL;
 
     if (!group->elastic.member) {
@@ -210,7 +210,7 @@ static void name_by_id(const struct rf__group *group, struct rf_error *error) {
     }
     found = found ? found + strlen(error->where) : "";
     found += strspn(found, ": ");
-    snprintf(why, sizeof why, "%s", found);
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, found);
     (void)snprintf(error->text, sizeof error->text, "worker %d was lost%s%s",
                    rf__group_id_of(group, error->rank), why[0] ? ": " : "", why);
 }
