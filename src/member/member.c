@@ -39,7 +39,9 @@ struct rf__member {
     uint64_t config;
     bool synced, published;
     bool stands; /* in the store, as one who wants in: what only we know must not be counted on */
-    int64_t wants_at; /* not before: cool-down */
+    int64_t wants_at;              /* not before: cool-down */
+    bool has_come;                 /* back into a group that ran */
+    int64_t came_at, return_after; /* when we were last taken in; the pause before the next time */
 
     /* The store, as seen. */
     struct rf__generation newest;
@@ -288,6 +290,10 @@ static void adopt(struct rf__member *m) {
     m->progress = (struct rf__progress){.healed = m->current.members[rank].healed,
                                         .units = m->current.units,
                                         .chain = m->current.chain};
+    if (m->state == RF__MEMBER_JOINING && m->current.number > 1) {
+        m->has_come = true;
+        m->came_at = m->now;
+    }
     m->out_reason[0] = 0;
     m->due |= DUE_OPEN;
     m->due &= ~(unsigned)(DUE_REPORT | DUE_SWAP);
@@ -295,7 +301,26 @@ static void adopt(struct rf__member *m) {
     m->form_deadline = m->now + 2 * m->options.detect_ns + 1000 * MS;
 }
 
+/* Who is put out soon after it came would be put out again: its way to somebody is broken, say, and
+ * each try holds all others up. */
+static void back_off(struct rf__member *m) {
+    int64_t least = 2 * m->options.detect_ns, most = m->options.cool_down_ns;
+
+    if (m->now - m->came_at > 10 * m->options.detect_ns) {
+        m->return_after = 0;
+        return;
+    }
+    m->return_after = m->return_after ? 2 * m->return_after : least;
+    if (m->return_after > most) {
+        m->return_after = most > least ? most : least;
+    }
+    m->wants_at = m->now + m->return_after;
+}
+
 static void note_why_out(struct rf__member *m) {
+    if (m->has_come) { /* the first time out is no pattern yet */
+        back_off(m);
+    }
     snprintf(m->out_reason, sizeof m->out_reason, "generation %" PRIu64 " went on without it",
              m->newest.number);
     for (int i = 0; i < m->newest.dropped_count; i++) {

@@ -76,11 +76,11 @@ def run_workers(folder, n, *words, **more):
 class Server:
     """A store that has said where it listens; killed at the end of the test if it still runs."""
 
-    def __init__(self, folder, bind="127.0.0.1:0", before=()):
+    def __init__(self, folder, bind="127.0.0.1:0", before=(), more=()):
         (folder / "job.key").write_bytes(KEY)
         self.folder = folder
         self.process = subprocess.Popen(
-            [*before, RINGFOLD, "store", "--bind", bind, "--key-file", "job.key"],
+            [*before, RINGFOLD, "store", "--bind", bind, "--key-file", "job.key", *more],
             cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.line = self.process.stdout.readline().decode()
         found = re.search(r'tcp://[^\s",]+:(\d+)', self.line)
