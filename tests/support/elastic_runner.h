@@ -792,6 +792,18 @@ static void worker_leaves(struct worker *w) {
     pthread_mutex_unlock(&w->world->lock);
 }
 
+/* Waits until each worker that is not of the first generation waits to be taken in. */
+static void await_late_workers(struct world *world) {
+    pthread_mutex_lock(&world->lock);
+    for (int id = 0; id < world->workers; id++) {
+        struct worker *w = &world->worker[id];
+        while (w->live && !w->outside && rank_in(world, id) < 0) {
+            pthread_cond_wait(&world->changed, &world->lock);
+        }
+    }
+    pthread_mutex_unlock(&world->lock);
+}
+
 /* It has died and comes back. */
 static void worker_returns(struct worker *w) {
     pthread_mutex_lock(&w->world->lock);
