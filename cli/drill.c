@@ -167,6 +167,7 @@ static int set_up_plan(struct drill *drill, struct rf_error *err) {
 
 static void say_start(const struct drill *drill) {
     const struct drill_options *options = &drill->options;
+    FILE *screen = options->screen;
     char time[FORMAT_MAX], kinds[128] = "";
 
     for (int i = 0; i < options->kind_count; i++) {
@@ -174,15 +175,16 @@ static void say_start(const struct drill *drill) {
         snprintf(kinds + at, sizeof kinds - at, "%s%s", i ? "," : "",
                  drill_kind_name(options->kinds[i]));
     }
-    printf("drill: %d workers (%d:%d), %s", options->workers, options->least, options->most, kinds);
+    fprintf(screen, "drill: %d workers (%d:%d), %s", options->workers, options->least,
+            options->most, kinds);
     if (options->replay) {
-        printf(" as in %s", options->replay);
+        fprintf(screen, " as in %s", options->replay);
     } else {
-        printf(" every %s, seed %llu", format_duration(time, options->mtbf_ms / 1e3),
-               (unsigned long long)options->seed);
+        fprintf(screen, " every %s, seed %llu", format_duration(time, options->mtbf_ms / 1e3),
+                (unsigned long long)options->seed);
     }
-    printf(", run folder %s\n", drill->folder);
-    fflush(stdout);
+    fprintf(screen, ", run folder %s\n", drill->folder);
+    fflush(screen);
 }
 
 /* Running. */
@@ -233,9 +235,9 @@ static int run_baseline(struct drill *drill, double *throughput, struct rf_error
         snprintf(err->where, sizeof err->where, "%.200s/run.err", baseline->folder);
         return RF_EWORKER;
     }
-    printf("without faults: %.3g units/s in %s\n", *throughput,
-           format_duration(time, baseline->score->last_commit - baseline->score->first_commit));
-    fflush(stdout);
+    fprintf(options->screen, "without faults: %.3g units/s in %s\n", *throughput,
+            format_duration(time, baseline->score->last_commit - baseline->score->first_commit));
+    fflush(options->screen);
     return 0;
 }
 

@@ -305,6 +305,7 @@ int drill_options_read(struct drill_options *options, int argc, char **argv) {
         (!options->replay && drill_options_check(options, &err))) {
         return usage_error(&err);
     }
+    options->screen = options->json && !strcmp(options->json, "-") ? stderr : stdout;
     if (!seen.seeded) {
         uint32_t noise = 1;
         if (getrandom(&noise, sizeof noise, 0) != (ssize_t)sizeof noise) {

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct drill_options {
     int workers;      /* at the start */
@@ -20,6 +21,7 @@ struct drill_options {
     double baseline;            /* share of the time; 0: none */
     double baseline_throughput; /* units per second; 0: not known */
     const char *json, *run_dir; /* or NULL */
+    FILE *screen;               /* stdout, unless the JSON goes there */
     const char *launcher;       /* what is started in place of `ringfold run`, for tests; or NULL */
     char **command;             /* borrowed from argv, ends with NULL */
 };

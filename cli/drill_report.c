@@ -75,54 +75,57 @@ int drill_result_make(struct drill_result *result, const struct drill_options *o
 
 /* The table. */
 
-static void print_series(const struct drill_series *series) {
+static void print_series(FILE *screen, const struct drill_series *series) {
     char median[FORMAT_MAX] = "-", p99[FORMAT_MAX] = "-";
 
     if (series->count) {
         format_duration(median, series->median / 1e3);
         format_duration(p99, series->p99 / 1e3);
     }
-    printf("  %7s %7s", median, p99);
+    fprintf(screen, "  %7s %7s", median, p99);
 }
 
-static void print_row(const char *name, const struct drill_times *times) {
-    printf("%-8s %5zu", name, times->faults);
-    print_series(&times->detect);
-    print_series(&times->next_commit);
-    print_series(&times->rejoin);
-    putchar('\n');
+static void print_row(FILE *screen, const char *name, const struct drill_times *times) {
+    fprintf(screen, "%-8s %5zu", name, times->faults);
+    print_series(screen, &times->detect);
+    print_series(screen, &times->next_commit);
+    print_series(screen, &times->rejoin);
+    fputc('\n', screen);
 }
 
 void drill_result_print(const struct drill_result *result) {
     const struct drill_score *score = result->session->score;
+    FILE *screen = result->options->screen;
     char steps[FORMAT_MAX], time[FORMAT_MAX];
 
-    printf("\n%-8s %5s  %15s  %15s  %15s\n%-8s %5s", "fault", "count", "seen after", "next commit",
-           "rejoined after", "", "");
+    fprintf(screen, "\n%-8s %5s  %15s  %15s  %15s\n%-8s %5s", "fault", "count", "seen after",
+            "next commit", "rejoined after", "", "");
     for (int i = 0; i < 3; i++) {
-        printf("  %7s %7s", "median", "p99");
+        fprintf(screen, "  %7s %7s", "median", "p99");
     }
-    putchar('\n');
+    fputc('\n', screen);
     for (int i = 0; i < DRILL_KINDS; i++) {
         if (result->by_kind[i].faults) {
-            print_row(drill_kind_name((enum drill_kind)i), &result->by_kind[i]);
+            print_row(screen, drill_kind_name((enum drill_kind)i), &result->by_kind[i]);
         }
     }
-    print_row("all", &result->all);
-    printf("\nsteps          %s in %s: %llu lost, %llu retried, %llu shards computed again\n",
-           format_count(steps, score->step), format_duration(time, result->seconds),
-           (unsigned long long)result->history.lost, (unsigned long long)result->history.retried,
-           (unsigned long long)score->redone);
-    printf("digests        %s\n", result->history.differ ? "differ" : "equal on all workers");
-    printf("participation  %.1f%% of the workers' time\n", 100 * result->participation);
-    printf("throughput     %.3g units/s", result->throughput);
+    print_row(screen, "all", &result->all);
+    fprintf(screen,
+            "\nsteps          %s in %s: %llu lost, %llu retried, %llu shards computed again\n",
+            format_count(steps, score->step), format_duration(time, result->seconds),
+            (unsigned long long)result->history.lost, (unsigned long long)result->history.retried,
+            (unsigned long long)score->redone);
+    fprintf(screen, "digests        %s\n",
+            result->history.differ ? "differ" : "equal on all workers");
+    fprintf(screen, "participation  %.1f%% of the workers' time\n", 100 * result->participation);
+    fprintf(screen, "throughput     %.3g units/s", result->throughput);
     if (result->baseline > 0) {
-        printf(", %.1f%% of the %.3g without faults", 100 * result->throughput / result->baseline,
-               result->baseline);
+        fprintf(screen, ", %.1f%% of the %.3g without faults",
+                100 * result->throughput / result->baseline, result->baseline);
     }
-    printf("\nverdict        %s%s%s\n", result->pass ? "pass" : "fail", result->pass ? "" : ": ",
-           result->reason);
-    fflush(stdout);
+    fprintf(screen, "\nverdict        %s%s%s\n", result->pass ? "pass" : "fail",
+            result->pass ? "" : ": ", result->reason);
+    fflush(screen);
 }
 
 /* JSON. */

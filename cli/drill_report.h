@@ -20,7 +20,7 @@ RF_MUST_CHECK int drill_result_make(struct drill_result *result,
                                     const struct drill_options *options,
                                     const struct drill_session *session, double baseline);
 
-/* On stdout. */
+/* On the screen. */
 void drill_result_print(const struct drill_result *result);
 
 /* NULL without memory. */

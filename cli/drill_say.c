@@ -117,8 +117,9 @@ void drill_say_outcome(struct drill_session *session, const struct drill_active 
                  active->planned.kind == DRILL_STORE ? "the store" : "a worker");
     }
     describe(session, active, text, sizeof text);
-    printf("%s %-6s %s: %s\n", clock, drill_kind_name(active->planned.kind), victim, text);
-    fflush(stdout);
+    fprintf(session->options->screen, "%s %-6s %s: %s\n", clock,
+            drill_kind_name(active->planned.kind), victim, text);
+    fflush(session->options->screen);
     drill_log(session,
               json_pack("{s:s, s:I, s:s, s:o, s:o, s:o, s:b}", "event", "outcome", "number",
                         (json_int_t)active->number, "fault", drill_kind_name(active->planned.kind),

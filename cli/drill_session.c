@@ -259,16 +259,17 @@ static void read_signals(struct drill_session *session) {
         if (session->phase == DRILL_STOPPING) {
             press(session);
         } else {
-            fflush(stdout);
             fprintf(stderr, "drill: stopping (again: now; 3rd: kill)\n");
             begin_stopping(session);
         }
     }
 }
 
-static void begin_settling(struct drill_session *session) {
+static void begin_settling(struct drill_session *session, bool time_is_over) {
     session->phase = DRILL_SETTLING;
-    drill_strike_hurry(session);
+    if (time_is_over) {
+        drill_strike_hurry(session);
+    }
     session->deadline = drill_strike_last(session) + session->options->settle_ms / 1e3;
 }
 
@@ -307,7 +308,6 @@ static void settle(struct drill_session *session) {
 }
 
 static void advance(struct drill_session *session) {
-    bool faults = session->plan != NULL;
     char time[FORMAT_MAX];
 
     switch (session->phase) {
@@ -323,14 +323,11 @@ static void advance(struct drill_session *session) {
         }
         break;
     case DRILL_FAULTING: {
-        bool enough = session->limit_s > 0 && session->now - session->began_at >= session->limit_s;
-        if (faults && !enough) {
-            enough = !drill_strike_due(session);
-        }
-        if (enough && !faults) {
+        bool over = session->limit_s > 0 && session->now - session->began_at >= session->limit_s;
+        if (over && !session->plan) {
             begin_stopping(session);
-        } else if (enough) {
-            begin_settling(session);
+        } else if (over || (session->plan && !drill_strike_due(session))) {
+            begin_settling(session, over);
         }
         break;
     }
