@@ -270,37 +270,31 @@ static void begin_settling(struct drill_session *session, bool time_is_over) {
     if (time_is_over) {
         drill_strike_hurry(session);
     }
-    session->deadline = drill_strike_last(session) + session->options->settle_ms / 1e3;
 }
 
 /* All faults are over; then each worker has to commit once more, together with the others. */
 static void settle(struct drill_session *session) {
     int active = drill_strike_active(session), culprit = -1;
+    char time[FORMAT_MAX];
 
     if (!active && !session->settle_unit_known) {
         session->settle_unit = session->score->high + 1;
         session->settle_unit_known = true;
+        session->deadline = session->now + session->options->settle_ms / 1e3;
     }
-    if (session->settle_unit_known && !session->store_down &&
+    if (session->settle_unit_known &&
         drill_score_is_settled(session->score, session->settle_unit, &culprit)) {
         session->settled = true;
         begin_stopping(session);
         return;
     }
-    if (session->now < session->deadline) {
-        return;
+    if (active || session->now < session->deadline) {
+        return; /* those that are active have deadlines of their own */
     }
-    char time[FORMAT_MAX];
     format_duration(time, session->options->settle_ms / 1e3);
-    for (int i = 0; i < DRILL_MAX_ACTIVE; i++) {
-        const struct drill_active *late = &session->active[i];
-        if (late->used && late->id >= 0) {
-            culprit = late->id;
-        }
-    }
-    session->culprit = culprit;
     if (culprit >= 0) {
-        drill_trouble(session, "worker %d was not back %s after the last fault", culprit, time);
+        drill_trouble(session, "worker %d was not with the others %s after the last fault", culprit,
+                      time);
     } else {
         drill_trouble(session, "the workers were not together again %s after the last fault", time);
     }
@@ -411,7 +405,6 @@ int drill_session_run(struct drill_session *session, struct rf_error *err) {
     int rc = 0;
 
     session->store_pipe = -1;
-    session->culprit = -1;
     session->phase = DRILL_STARTING;
     if (mkdir(session->folder, 0777) && errno != EEXIST) {
         return report_fail(err, RF_EIO, errno, "cannot make the folder '%s'", session->folder);

@@ -52,9 +52,8 @@ struct drill_session {
     bool ended_by_itself; /* with `status` */
     bool stopped;         /* on request */
     int status;
-    int culprit;            /* who was not back, or -1 */
-    char trouble[256];      /* what went wrong; "" for nothing */
-    char command_line[256]; /* of the launcher, shortened, for people */
+    int culprit;       /* who was not back, or -1 */
+    char trouble[256]; /* what went wrong; "" for nothing */
     uint64_t bad_lines;
     size_t struck, postponed, dropped;
 
@@ -77,6 +76,7 @@ struct drill_session {
     int joiners; /* started so far */
     struct drill_planned next;
     bool next_known, next_was_late;
+    double late_since; /* it was due, and there was nothing left to wait for */
 };
 
 /* Runs it; RF_EIO, RF_ENOMEM and others where it could not even be started. Nothing is left behind
@@ -112,9 +112,6 @@ int drill_strike_active(const struct drill_session *session);
 
 /* When drill_strike_step is needed next at the latest; `most` where nothing presses. */
 double drill_strike_next(const struct drill_session *session, double most);
-
-/* When the last of those that have struck ends by itself; now where none is left. */
-double drill_strike_last(const struct drill_session *session);
 
 /* Joiners are asked to go now. */
 void drill_strike_hurry(struct drill_session *session);

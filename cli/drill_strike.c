@@ -5,6 +5,8 @@
  * it. Otherwise it waits, and those after it with it: the order of a schedule is kept. */
 #include "drill_session.h"
 
+#include "format.h"
+
 #include <math.h>
 #include <ringfold/store.h>
 #include <stdlib.h>
@@ -157,6 +159,21 @@ static bool strike(struct drill_session *session, const struct drill_planned *pl
     return true;
 }
 
+/* Each fault that has struck has its own time to be over; where none is left that could be waited
+ * for, so has the one that is due. */
+static void wait_longer(struct drill_session *session) {
+    double settle_s = session->options->settle_ms / 1e3;
+    char time[FORMAT_MAX];
+
+    if (!session->next_was_late || drill_strike_active(session)) {
+        session->next_was_late = true;
+        session->late_since = session->now;
+    } else if (session->now > session->late_since + settle_s) {
+        drill_trouble(session, "for %s too few workers took part for another '%s'",
+                      format_duration(time, settle_s), drill_kind_name(session->next.kind));
+    }
+}
+
 bool drill_strike_due(struct drill_session *session) {
     int total = session->options->faults_total;
 
@@ -176,7 +193,7 @@ bool drill_strike_due(struct drill_session *session) {
             return true;
         }
         if (!strike(session, &session->next)) {
-            session->next_was_late = true;
+            wait_longer(session);
             return true;
         }
         session->next_known = false;
@@ -308,6 +325,27 @@ static bool is_told(struct drill_session *session, struct drill_active *active) 
     return (fault->detected && fault->next_commit) || session->now >= active->seen_done + OUTCOME_S;
 }
 
+/* Nobody is waited for without end. */
+static void look_for_victim(struct drill_session *session, const struct drill_active *active) {
+    const struct drill_fault *fault = &session->score->faults[active->fault];
+    double settle_s = session->options->settle_ms / 1e3;
+    char time[FORMAT_MAX];
+
+    if (!active->ended || fault->done || session->now < active->until + settle_s) {
+        return;
+    }
+    format_duration(time, settle_s);
+    if (fault->kind == DRILL_FLIP && !fault->over) {
+        drill_trouble(session, "the flipped bit of worker %d was not found within %s", active->id,
+                      time);
+    } else if (fault->kind == DRILL_JOIN || fault->kind == DRILL_STORE) {
+        drill_trouble(session, "nothing was committed for %s after '%s'", time,
+                      drill_kind_name(fault->kind));
+    } else {
+        drill_trouble(session, "worker %d was not back %s after its fault", active->id, time);
+    }
+}
+
 static void release(struct drill_session *session, struct drill_active *active) {
     drill_say_outcome(session, active);
     if (active->order_left && !session->store_down && order(session, active->id, NULL)) {
@@ -332,6 +370,8 @@ void drill_strike_step(struct drill_session *session) {
         }
         if (is_told(session, active)) {
             release(session, active);
+        } else {
+            look_for_victim(session, active);
         }
     }
 }
@@ -359,18 +399,6 @@ double drill_strike_next(const struct drill_session *session, double most) {
         }
     }
     return next;
-}
-
-double drill_strike_last(const struct drill_session *session) {
-    double last = session->now;
-
-    for (int i = 0; i < DRILL_MAX_ACTIVE; i++) {
-        const struct drill_active *active = &session->active[i];
-        if (active->used && active->until > last) {
-            last = active->until;
-        }
-    }
-    return last;
 }
 
 void drill_strike_hurry(struct drill_session *session) {

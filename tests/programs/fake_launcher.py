@@ -4,7 +4,8 @@ that exists only in this one, which commits a unit every few milliseconds and wr
 
 The words after -- say how it goes wrong: steps=N (end well after N units), exit=N (with that status), differ (a worker
 commits another digest after the first fault), lose (the group goes on without the last unit after the first fault), stuck (a
-worker that was lost is never taken back), slow_start (nothing is ever committed).
+worker that was lost is never taken back), slow_start (nothing is ever committed), garbage (between the events stands what is
+none, and lines come in pieces).
 """
 import json
 import os
@@ -86,6 +87,10 @@ class Group:
         self.generation, self.unit, self.members, self.struck = 1, 0, [], False
         self.cut, self.flips, self.orders_at, self.orders = {}, set(), 0, None
         self.retries = 0
+        self.rubbish = ["\0\0\n", "{\n", "[]\n", "x" * 200000 + "\n", '{"event": "commit", "time": "now"}\n', "\n",
+                        '{"event": "commit", "time": 1, "id": 1e9, "generation": 1, "unit": 1, "digest": "1"}\n',
+                        '{"event": "commit", "time": 1, "id": 1, "generation": 1, "unit": 1, "digest": "xyz"}\n',
+                        '{"event": "worker", "time": 1, "id": 1, "pid": -1}\n', "{" * 5000 + "\n"]
         self.workers = [Worker(id) for id in range(self.most)]
         self.tell("start", job="drill", workers=self.most, store=flags["store"], pids=[w.pid for w in self.workers])
 
@@ -176,6 +181,8 @@ class Group:
 
     def commit(self):
         for i, id in enumerate(self.members):
+            if "garbage" in self.behaviour:
+                self.litter()
             digest = self.unit * 2654435761 + 17
             if "differ" in self.behaviour and self.struck and i == 1:
                 digest += 1
@@ -187,6 +194,14 @@ class Group:
                                   "seconds": 0.01}), file=self.commits)
         self.unit += 1
         self.retries = 0
+
+    def litter(self):
+        """Lines that are no events, and the first half of one that is; the other half comes with the commit."""
+        if self.unit % 20 == 1 and self.rubbish:
+            self.commits.write(self.rubbish.pop())
+        self.commits.write('{"time": 1')
+        self.commits.flush()
+        self.commits.write('.5, "event": "commit", "id": 0, "unit": -1}\n')
 
     def finish(self):
         for worker in self.workers:
