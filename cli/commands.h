@@ -11,5 +11,6 @@ int cmd_train(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_store(int argc, char **argv);
+int cmd_drill(int argc, char **argv);
 
 #endif

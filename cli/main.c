@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"plan", cmd_plan, "show what a collective would send, without sending it"},
     {"bench", cmd_bench, "measure the collectives"},
     {"store", cmd_store, "serve or look into a job's store"},
+    {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
     {NULL, NULL, NULL},
 };
 
