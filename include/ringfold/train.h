@@ -52,6 +52,10 @@ struct rf_train_step {
     uint64_t samples, digest;
     double samples_per_s; /* of all workers */
     int slowest_rank;
+    uint64_t generation;
+    int size;         /* members that committed it */
+    uint32_t retries; /* how often it was begun again before */
+    uint32_t redone;  /* shards that this worker computed in place of workers that were lost */
 };
 
 struct rf_train_epoch {
@@ -62,7 +66,8 @@ struct rf_train_epoch {
 };
 
 struct rf_train_result {
-    uint64_t steps, samples;
+    uint64_t steps;                   /* committed by the group */
+    uint64_t samples;                 /* this and the times: as far as this worker took part */
     double accuracy, loss, test_loss; /* of the last epoch, or measured at the end */
     double seconds, samples_per_s;
     double compute_s, data_s, comm_s, exposed_s, wait_s, eval_s;

@@ -1,5 +1,11 @@
-/* The training loop, to be read from the top: what a trainer holds, one shard, one step, one
- * evaluation, the run; then what sets it up.
+/* The training loop, to be read from the top: what a trainer holds, one shard of each kind, a step,
+ * a measurement, the run; then what sets it up.
+ *
+ * The loop goes from unit to unit of the group: a training step, or a measurement of the test set.
+ * Which one it is, and which number it has, the group says; a unit that was not committed is begun
+ * again, by this worker as by one that has just joined. After each epoch and at the end a
+ * measurement is asked for, also by who asks for a stop: then an empty one, for the sake of the
+ * state's hash, which every measurement's reports carry.
  *
  * A shard is the unit of the arithmetic: its samples always come in the same micro-batches, so what
  * it adds to the gradients is the same bits on whichever worker it runs. Everything else that could
@@ -34,12 +40,12 @@ struct trainer {
     int32_t *labels;
     uint32_t *indices; /* of test samples */
 
-    /* The epoch so far: for its mean loss. */
+    /* The epoch as far as this worker saw it: for its mean loss. */
     double epoch_loss_sum;
     uint64_t epoch_samples;
     int64_t epoch_began;
-    uint64_t evaluated; /* the last step after which the test set was seen */
-    double hidden_s;    /* of the communication so far, what nobody waited for */
+    double hidden_s; /* of the communication so far, what nobody waited for */
+    bool started;    /* the caller has been told of the start */
 
     struct rf_train_result result;
 };
@@ -108,6 +114,36 @@ static int shard_run(struct trainer *t, const struct rf_shard *shard, struct ste
     return rf__ddp_shard_done(t->ddp, loss_sum);
 }
 
+/* Part `shard` of V of the test set. Once a stop was asked for, nothing of it is looked at. */
+static int test_shard_run(struct trainer *t, const struct rf_shard *shard, struct rf_error *err) {
+    const struct rf__samples *test = &t->data.test;
+    uint32_t first = (uint32_t)((uint64_t)shard->index * test->count / shard->shards);
+    uint32_t end = (uint32_t)(((uint64_t)shard->index + 1) * test->count / shard->shards);
+    double loss_sum = 0;
+
+    if (t->result.stopped) {
+        end = first;
+    }
+    rf__ddp_shard_samples(t->ddp, end - first);
+    for (; first < end; first += t->micro) {
+        uint32_t n = end - first < t->micro ? end - first : t->micro;
+        double loss;
+        int correct;
+
+        for (uint32_t i = 0; i < n; i++) {
+            t->indices[i] = first + i;
+        }
+        rf__dataset_gather(&t->data, test, t->indices, n, t->inputs, t->labels);
+        int code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, &correct, err);
+        if (code) {
+            return code;
+        }
+        loss_sum += loss;
+        rf__ddp_tally(t->ddp, correct);
+    }
+    return rf__ddp_shard_done(t->ddp, loss_sum);
+}
+
 /* --- one step
  * -----------------------------------------------------------------------------------------------------
  */
@@ -137,31 +173,6 @@ static void tensors_tell(const struct trainer *t, bool gradient) {
     }
 }
 
-/* The group's gradients of one step, averaged. */
-static int gradients_run(struct trainer *t, struct rf_step_report *report, struct step_times *times,
-                         struct rf_error *err) {
-    struct rf_step step;
-    struct rf_shard shard;
-
-    int code = rf__ddp_begin(t->ddp, &step, err);
-    if (code) {
-        return code;
-    }
-    while ((code = rf__ddp_next_shard(t->ddp, &shard)) > 0) {
-        code = shard_run(t, &shard, times, err);
-        if (code) {
-            return code;
-        }
-    }
-    if (code) {
-        return code;
-    }
-    if (t->callbacks.stop && t->callbacks.stop(t->callbacks.context)) {
-        rf__ddp_request_stop(t->ddp);
-    }
-    return rf__ddp_commit(t->ddp, report, err);
-}
-
 /* Adds the step to the run's sums and tells the caller of it. */
 static void step_tell(struct trainer *t, const struct rf_step_report *report,
                       const struct step_times *times, double norm, double rate) {
@@ -169,9 +180,9 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
     double data = seconds(times->data);
     double all = seconds(times->all);
     double compute = report->compute_s - data;
-    struct rf_train_step step = {.step = sum->steps + 1,
+    struct rf_train_step step = {.step = report->step + 1,
                                  .steps = t->steps,
-                                 .epoch = sum->steps / t->steps_per_epoch + 1,
+                                 .epoch = report->step / t->steps_per_epoch + 1,
                                  .loss = report->loss,
                                  .grad_norm = norm,
                                  .lr = rate,
@@ -184,9 +195,13 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
                                  .samples = report->samples,
                                  .digest = report->digest,
                                  .samples_per_s = all > 0 ? (double)report->samples / all : 0,
-                                 .slowest_rank = report->slowest_rank};
+                                 .slowest_rank = report->slowest_rank,
+                                 .generation = report->generation,
+                                 .size = report->size,
+                                 .retries = report->retries,
+                                 .redone = report->redone};
 
-    sum->steps++;
+    sum->steps = step.step;
     sum->samples += step.samples;
     sum->compute_s += step.compute_s;
     sum->data_s += step.data_s;
@@ -196,28 +211,26 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
     sum->wait_s += step.wait_s;
     t->epoch_loss_sum += report->loss * (double)report->samples;
     t->epoch_samples += report->samples;
+    sum->loss = t->epoch_samples ? t->epoch_loss_sum / (double)t->epoch_samples : 0;
     if (t->callbacks.step) {
         t->callbacks.step(t->callbacks.context, &step);
     }
 }
 
-static int step_run(struct trainer *t, struct rf_error *err) {
-    struct rf_step_report report;
-    struct step_times times = {0};
-    uint64_t number = t->result.steps + 1;
-    int64_t began = now(t);
-
-    int code = gradients_run(t, &report, &times, err);
-    if (code) {
-        return code;
-    }
+/* The step is committed: the update, and what there is to tell. `times` has its data so far; it
+ * began at `began`. */
+static int step_end(struct trainer *t, const struct rf_step_report *report,
+                    struct step_times *times, int64_t began, struct rf_error *err) {
+    uint64_t number = report->step + 1;
     int64_t committed = now(t);
     double norm = grad_norm(t);
     double rate = rf__schedule_rate(t->options.lr, number, t->options.warmup_steps, t->steps);
-    if (!isfinite(norm) || !isfinite(report.loss)) {
-        code = rf__fail(err, RF_EINVAL, 0,
-                        "the loss or its gradient is no longer a number at step %llu, at rate %g",
-                        (unsigned long long)number, rate);
+
+    if (!isfinite(norm) || !isfinite(report->loss)) {
+        int code = rf__fail(err, RF_EINVAL, 0,
+                            "the loss or its gradient is no longer a number at step %llu, at "
+                            "rate %g",
+                            (unsigned long long)number, rate);
         if (err) {
             rf__detail(err->next, "train with a lower --lr, a --warmup or a --clip");
         }
@@ -226,97 +239,58 @@ static int step_run(struct trainer *t, struct rf_error *err) {
     if (number == 1) {
         tensors_tell(t, true);
     }
+    if (report->step % t->steps_per_epoch == 0) {
+        t->epoch_loss_sum = 0;
+        t->epoch_samples = 0;
+    }
     double scale = t->options.clip > 0 && norm > t->options.clip ? t->options.clip / norm : 1;
     rf__optimizer_update(t->optimizer, t->model, average_of, t, rate, scale, number);
-    times.update = now(t) - committed;
-    times.all = now(t) - began;
-    step_tell(t, &report, &times, norm, rate);
-    t->result.stopped = report.stop;
+    times->update = now(t) - committed;
+    times->all = now(t) - began;
+    step_tell(t, report, times, norm, rate);
+    t->result.stopped = report->stop;
     return RF_OK;
 }
 
-/* --- evaluation
- * ---------------------------------------------------------------------------------------------------
+/* --- a measurement
+ * ------------------------------------------------------------------------------------------------
  */
 
-/* One collective of the trainer's own, in place or not, carried out to its end. */
-static int collective(struct trainer *t, enum rf_coll coll, enum rf_type type, const void *send,
-                      void *recv, size_t count, struct rf_error *err) {
-    struct rf__runner *runner = t->runner;
-    struct rf__op_params params = {.call = {.coll = coll,
-                                            .type = type,
-                                            .redop = RF_SUM,
-                                            .send = send,
-                                            .recv = recv,
-                                            .count = count}};
-    struct rf__op *op = NULL;
+/* What each member holds, as that member said it. */
+static void digests_keep(struct trainer *t, const struct rf_step_report *report) {
+    struct rf_train_result *result = &t->result;
+    int reported = rf__ddp_state_digests(t->ddp, result->digests, RF_MAX_LOCAL_RANKS);
 
-    int code = runner->ops->start(runner, &params, &op);
-    if (!code) {
-        code = runner->ops->wait(runner, op, -1, NULL);
+    result->digest = report->state_digest;
+    for (int r = 0; !reported && r < report->size && r < RF_MAX_LOCAL_RANKS; r++) {
+        result->digests[r] = report->state_digest; /* the chain, which all share, stands for it */
     }
-    if (code && err) {
-        runner->ops->error(runner, err);
-    }
-    return code;
 }
 
-/* Every test sample once: micro-batch k is rank k mod size's. */
-static int evaluate(struct trainer *t, struct rf_error *err) {
-    const struct rf__samples *test = &t->data.test;
-    uint64_t counts[2] = {0, 0}; /* right, seen */
-    double loss_sum = 0;
-    int64_t began = now(t);
-    int code;
-
-    for (uint32_t first = (uint32_t)t->runner->rank * t->micro; first < test->count;
-         first += (uint32_t)t->runner->size * t->micro) {
-        uint32_t n = test->count - first < t->micro ? test->count - first : t->micro;
-        double loss;
-        int correct;
-
-        for (uint32_t i = 0; i < n; i++) {
-            t->indices[i] = first + i;
-        }
-        rf__dataset_gather(&t->data, test, t->indices, n, t->inputs, t->labels);
-        code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, &correct, err);
-        if (code) {
-            return code;
-        }
-        counts[0] += (uint64_t)correct;
-        counts[1] += n;
-        loss_sum += loss;
-    }
-    code = collective(t, RF_COLL_ALLREDUCE, RF_U64, counts, counts, 2, err);
-    if (!code) {
-        code = collective(t, RF_COLL_ALLREDUCE, RF_F64, &loss_sum, &loss_sum, 1, err);
-    }
-    if (code) {
-        return code;
-    }
-    if (counts[1] != test->count) {
-        return rf__fail(err, RF_EINTERNAL, 0, "%llu test samples were seen, not %u",
-                        (unsigned long long)counts[1], test->count);
-    }
-    t->result.accuracy = (double)counts[0] / (double)counts[1];
-    t->result.test_loss = loss_sum / (double)counts[1];
-    t->result.eval_s += seconds(now(t) - began);
-    t->evaluated = t->result.steps;
-    return RF_OK;
-}
-
-static int epoch_end(struct trainer *t, struct rf_error *err) {
-    int code = evaluate(t, err);
-    if (code) {
-        return code;
-    }
+static int measurement_end(struct trainer *t, const struct rf_step_report *report, int64_t began,
+                           struct rf_error *err) {
+    struct rf_train_result *result = &t->result;
     int64_t at = now(t);
-    struct rf_train_epoch epoch = {.epoch = (t->result.steps + t->steps_per_epoch - 1) /
-                                            t->steps_per_epoch,
-                                   .step = t->result.steps,
-                                   .accuracy = t->result.accuracy,
-                                   .test_loss = t->result.test_loss,
-                                   .test_samples = t->data.test.count,
+
+    result->steps = report->step;
+    digests_keep(t, report);
+    if (report->samples == 0) { /* of a stop, which this worker may not have seen itself */
+        result->stopped = true;
+        return RF_OK;
+    }
+    if (report->samples != t->data.test.count) {
+        return rf__fail(err, RF_EINTERNAL, 0, "%llu test samples were seen, not %u",
+                        (unsigned long long)report->samples, t->data.test.count);
+    }
+    result->accuracy = report->tally / (double)report->samples;
+    result->test_loss = report->loss;
+    result->eval_s += seconds(at - began);
+    struct rf_train_epoch epoch = {.epoch =
+                                       (report->step + t->steps_per_epoch - 1) / t->steps_per_epoch,
+                                   .step = report->step,
+                                   .accuracy = result->accuracy,
+                                   .test_loss = result->test_loss,
+                                   .test_samples = report->samples,
                                    .seconds = seconds(at - t->epoch_began)};
     t->epoch_began = at;
     if (t->callbacks.epoch) {
@@ -329,45 +303,95 @@ static int epoch_end(struct trainer *t, struct rf_error *err) {
  * ------------------------------------------------------------------------------------------------------
  */
 
-static int steps_run(struct trainer *t, struct rf_error *err) {
-    while (t->result.steps < t->steps && !t->result.stopped) {
-        if (t->result.steps % t->steps_per_epoch == 0) {
-            t->epoch_loss_sum = 0;
-            t->epoch_samples = 0;
-        }
-        int code = step_run(t, err);
+static void start_tell(struct trainer *t) {
+    struct rf_train_start start = {.rank = t->runner->rank,
+                                   .size = t->runner->size,
+                                   .batch = t->options.batch,
+                                   .shards = t->options.shards,
+                                   .parameters = rf__model_parameters(t->model),
+                                   .train_samples = t->data.train.count,
+                                   .test_samples = t->data.test.count,
+                                   .steps = t->steps,
+                                   .steps_per_epoch = t->steps_per_epoch,
+                                   .compute = rf__model_compute(),
+                                   .memory = t->result.memory};
+    if (t->callbacks.start && !t->started) {
+        t->callbacks.start(t->callbacks.context, &start);
+    }
+    t->started = true;
+}
+
+/* What this worker wishes for after the unit. */
+static void wishes_tell(struct trainer *t, const struct rf_step *step) {
+    uint64_t number = step->step + 1;
+
+    if (step->measure) {
+        return;
+    }
+    if (t->callbacks.stop && t->callbacks.stop(t->callbacks.context)) {
+        rf__ddp_request_stop(t->ddp);
+        rf__ddp_request_measure(t->ddp);
+    }
+    if (number % t->steps_per_epoch == 0 || number == t->steps) {
+        rf__ddp_request_measure(t->ddp);
+    }
+}
+
+/* This member's part of a unit, and its commit. RF_RETRY: begin again. */
+static int unit_run(struct trainer *t, const struct rf_step *step, struct rf_step_report *report,
+                    struct step_times *times, struct rf_error *err) {
+    struct rf_shard shard;
+    int code;
+
+    while ((code = rf__ddp_next_shard(t->ddp, &shard)) > 0) {
+        code = step->measure ? test_shard_run(t, &shard, err) : shard_run(t, &shard, times, err);
         if (code) {
             return code;
         }
-        t->result.loss = t->epoch_samples ? t->epoch_loss_sum / (double)t->epoch_samples : 0;
-        bool whole = t->result.steps % t->steps_per_epoch == 0 || t->result.steps == t->steps;
-        if (whole && !t->result.stopped) {
-            code = epoch_end(t, err);
-            if (code) {
-                return code;
-            }
-        }
     }
-    return RF_OK;
+    if (code) {
+        return code;
+    }
+    wishes_tell(t, step);
+    return rf__ddp_commit(t->ddp, report, err);
 }
 
-/* What each rank holds at the end, as that rank says it. */
-static int digests_gather(struct trainer *t, struct rf_error *err) {
-    size_t size = (size_t)t->runner->size;
-    uint64_t *all = rf__alloc(size, sizeof *all);
+/* From unit to unit, until the one after the last step, or after a stop, is committed. */
+static int units_run(struct trainer *t, struct rf_error *err) {
+    struct step_times times = {0};
+    int64_t began = now(t);
+    bool done = false;
 
-    if (!all) {
-        return rf__fail(err, RF_ENOMEM, 0, "no memory for %zu digests", size);
+    while (!done) {
+        struct rf_step_report report;
+        struct rf_step step;
+
+        int code = rf__ddp_begin(t->ddp, &step, err);
+        if (code == RF_EENDED && t->started) { /* the others were done before this one was back */
+            rf__error_clear(err);
+            return RF_OK;
+        }
+        if (code) {
+            return code;
+        }
+        start_tell(t);
+        code = unit_run(t, &step, &report, &times, err);
+        if (code == RF_RETRY) {
+            continue;
+        }
+        if (!code && report.measure) {
+            code = measurement_end(t, &report, began, err);
+            done = t->result.stopped || report.step >= t->steps;
+        } else if (!code) {
+            code = step_end(t, &report, &times, began, err);
+        }
+        if (code) {
+            return code;
+        }
+        times = (struct step_times){0};
+        began = now(t);
     }
-    int code = rf__ddp_state_digest(t->ddp, &t->result.digest, err);
-    if (!code) {
-        code = collective(t, RF_COLL_ALL_GATHER, RF_U64, &t->result.digest, all, 1, err);
-    }
-    for (size_t i = 0; !code && i < size && i < RF_MAX_LOCAL_RANKS; i++) {
-        t->result.digests[i] = all[i];
-    }
-    rf__free(all);
-    return code;
+    return RF_OK;
 }
 
 static void memory_measure(struct trainer *t) {
@@ -383,31 +407,13 @@ static void memory_measure(struct trainer *t) {
     memory->activations = rf__model_activation_bytes(t->model);
 }
 
-static void start_tell(const struct trainer *t) {
-    struct rf_train_start start = {.rank = t->runner->rank,
-                                   .size = t->runner->size,
-                                   .batch = t->options.batch,
-                                   .shards = t->options.shards,
-                                   .parameters = rf__model_parameters(t->model),
-                                   .train_samples = t->data.train.count,
-                                   .test_samples = t->data.test.count,
-                                   .steps = t->steps,
-                                   .steps_per_epoch = t->steps_per_epoch,
-                                   .compute = rf__model_compute(),
-                                   .memory = t->result.memory};
-    if (t->callbacks.start) {
-        t->callbacks.start(t->callbacks.context, &start);
-    }
-}
-
 static int run(struct trainer *t, struct rf_error *err) {
     struct rf_train_result *result = &t->result;
 
     memory_measure(t);
-    start_tell(t);
     int64_t began = now(t);
     t->epoch_began = began;
-    int code = steps_run(t, err);
+    int code = units_run(t, err);
     if (code) {
         return code;
     }
@@ -416,10 +422,6 @@ static int run(struct trainer *t, struct rf_error *err) {
     result->samples_per_s = training > 0 ? (double)result->samples / training : 0;
     if (result->comm_s > 0) {
         result->hidden_ratio = t->hidden_s / result->comm_s;
-    }
-    code = digests_gather(t, err);
-    if (code) {
-        return code;
     }
     tensors_tell(t, false);
     return RF_OK;
@@ -500,9 +502,31 @@ static int ddp_setup(struct trainer *t, struct rf_error *err) {
     return rf__ddp_seal(t->ddp, err);
 }
 
-/* What can fail on one member alone before any work is shared is agreed on here: where several
- * failed, as all do for a misspelt name, the first of them speaks for all, and the others learn its
- * reason. `code` and `err` are the member's own. */
+/* One collective of the trainer's own, carried out to its end. */
+static int collective(struct trainer *t, enum rf_coll coll, enum rf_type type, const void *send,
+                      void *recv, size_t count, struct rf_error *err) {
+    struct rf__runner *runner = t->runner;
+    struct rf__op_params params = {.call = {.coll = coll,
+                                            .type = type,
+                                            .redop = RF_SUM,
+                                            .send = send,
+                                            .recv = recv,
+                                            .count = count}};
+    struct rf__op *op = NULL;
+
+    int code = runner->ops->start(runner, &params, &op);
+    if (!code) {
+        code = runner->ops->wait(runner, op, -1, NULL);
+    }
+    if (code && err) {
+        runner->ops->error(runner, err);
+    }
+    return code;
+}
+
+/* In a fixed group what can fail on one member alone before any work is shared is agreed on here:
+ * where several failed, as all do for a misspelt name, the first of them speaks for all, and the
+ * others learn its reason. `code` and `err` are the member's own. */
 static int setup_agree(struct trainer *t, int code, struct rf_error *err) {
     size_t size = (size_t)t->runner->size;
     uint64_t mine = code ? 1 : 0;
@@ -536,11 +560,14 @@ static void trainer_release(struct trainer *t) {
     rf__free(t->indices);
 }
 
-/* Makes sure that an error has its report, and that nobody waits for a member that has given up. */
+/* Makes sure that an error has its report, and that nobody waits for a member that has given up. In
+ * an elastic group why a generation ended is not why this member gives up. */
 static int give_up(struct trainer *t, int code, struct rf_error *err) {
-    struct rf_error group;
+    struct rf_error group = {.code = 0};
 
-    t->runner->ops->error(t->runner, &group);
+    if (!t->runner->elastic) {
+        t->runner->ops->error(t->runner, &group);
+    }
     if (group.code) {
         if (err->code != code) {
             *err = group;
@@ -567,14 +594,20 @@ int rf__train(struct rf__runner *runner, struct rf__blobs *blobs,
 
     err = err ? err : &local;
     rf__error_clear(err);
-    int code = rf__train_options_resolve(options, runner->size, &t.options, err);
+    int code = rf__train_options_resolve(options, runner->elastic ? runner->max_size : runner->size,
+                                         &t.options, err);
+    if (runner->elastic && !t.options.ddp.hash_every) {
+        t.options.ddp.hash_every = RF__TRAIN_HASH_EVERY;
+    }
     if (!code) {
         code = data_setup(&t, blobs, err);
     }
     if (!code) {
         code = model_setup(&t, err);
     }
-    code = setup_agree(&t, code, err);
+    if (!runner->elastic) {
+        code = setup_agree(&t, code, err);
+    }
     if (!code) {
         rf__error_clear(err); /* of what was tried on the way */
         code = ddp_setup(&t, err);

@@ -10,11 +10,12 @@
 #include <ringfold/train.h>
 
 enum { RF__TRAIN_BATCH = 128, RF__TRAIN_MICRO_BATCH = 64, RF__TRAIN_MAX_BATCH = 1 << 20 };
+enum { RF__TRAIN_HASH_EVERY = 100 }; /* steps; the default of elastic groups */
 
 void rf__train_options_init(struct rf_train_options *options);
 
-/* The options with every 0 that means "the default" replaced for a group of `size`; RF_EINVAL names
- * the one that cannot be. */
+/* The options with every 0 that means "the default" replaced for a group of `size` (elastic: at
+ * most so many); RF_EINVAL names the one that cannot be. */
 int rf__train_options_resolve(const struct rf_train_options *options, int size,
                               struct rf_train_options *out, struct rf_error *err);
 
