@@ -76,6 +76,7 @@ struct rf_train_result {
     uint64_t digests[RF_MAX_LOCAL_RANKS]; /* as each of the first ranks reported it */
     struct rf_train_memory memory;
     bool stopped; /* by `stop`, before its time */
+    bool late;    /* the job ended while this worker was out of the group: no result is here */
 };
 
 struct rf_train_callbacks {

@@ -583,17 +583,16 @@ static int recover(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_
     bool committed;
 
     int rc = rf__ddp_adopt(ddp, &committed, err);
-    if (rc) {
-        return rc;
-    }
-    if (!committed) {
-        return retry(ddp);
-    }
+    bool known = committed || (rc && ddp->attempt.prepared);
     decision.slowest_rank = ddp->runner->rank;
     ddp->reported = 0;
-    fill_report(ddp, &decision, report);
-    settle(ddp, report);
-    return 0;
+    if (known) { /* where the job has ended, what this member holds of its last unit */
+        fill_report(ddp, &decision, report);
+    }
+    if (committed) {
+        settle(ddp, report);
+    }
+    return rc || committed ? rc : retry(ddp);
 }
 
 int rf__ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_error *err) {

@@ -31,6 +31,9 @@ float *rf__ddp_grad(struct rf_ddp *ddp, int index);
 int rf__ddp_ready(struct rf_ddp *ddp, int index);
 void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
 int rf__ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
+
+/* Besides: where the job has ended meanwhile (RF_EENDED), the report of a member that was prepared
+ * says what it held of the unit; of any other it is untouched. */
 int rf__ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_error *err);
 void rf__ddp_request_stop(struct rf_ddp *ddp);
 void rf__ddp_request_measure(struct rf_ddp *ddp);

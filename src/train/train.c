@@ -356,6 +356,21 @@ static int unit_run(struct trainer *t, const struct rf_step *step, struct rf_ste
     return rf__ddp_commit(t->ddp, report, err);
 }
 
+/* The others were done while this worker was out of the group: what it holds is not the result. */
+static int late_end(struct trainer *t, struct rf_error *err) {
+    rf__error_clear(err);
+    t->result.late = true;
+    return RF_OK;
+}
+
+/* Whether the unit that was cut by the job's end is its last and this worker holds all of it: as a
+ * measurement changes nothing, it holds the result too. */
+static bool is_result(const struct trainer *t, const struct rf_step *step,
+                      const struct rf_step_report *report) {
+    bool last = t->result.stopped || step->step >= t->steps;
+    return step->measure && last && !step->healing && report->measure;
+}
+
 /* From unit to unit, until the one after the last step, or after a stop, is committed. */
 static int units_run(struct trainer *t, struct rf_error *err) {
     struct step_times times = {0};
@@ -363,13 +378,12 @@ static int units_run(struct trainer *t, struct rf_error *err) {
     bool done = false;
 
     while (!done) {
-        struct rf_step_report report;
+        struct rf_step_report report = {.samples = 0};
         struct rf_step step;
 
         int code = rf__ddp_begin(t->ddp, &step, err);
-        if (code == RF_EENDED && t->started) { /* the others were done before this one was back */
-            rf__error_clear(err);
-            return RF_OK;
+        if (code == RF_EENDED) {
+            return late_end(t, err);
         }
         if (code) {
             return code;
@@ -378,6 +392,13 @@ static int units_run(struct trainer *t, struct rf_error *err) {
         code = unit_run(t, &step, &report, &times, err);
         if (code == RF_RETRY) {
             continue;
+        }
+        if (code == RF_EENDED && !is_result(t, &step, &report)) {
+            return late_end(t, err);
+        }
+        if (code == RF_EENDED) {
+            rf__error_clear(err);
+            code = RF_OK;
         }
         if (!code && report.measure) {
             code = measurement_end(t, &report, began, err);
@@ -423,7 +444,9 @@ static int run(struct trainer *t, struct rf_error *err) {
     if (result->comm_s > 0) {
         result->hidden_ratio = t->hidden_s / result->comm_s;
     }
-    tensors_tell(t, false);
+    if (!result->late) {
+        tensors_tell(t, false);
+    }
     return RF_OK;
 }
 

@@ -102,6 +102,7 @@ struct world {
     struct rf_error cause; /* of the last generation's end */
     uint64_t committed[WORLD_UNITS];
     bool known[WORLD_UNITS];
+    bool ends_all; /* the first worker that is done ends the job for whoever comes to reform */
     int met, sent; /* meetings and messages so far */
     int generations_seen, live_ops, live_memory, mismatches, regroups, put_out;
     struct fault fault[WORLD_FAULTS];
@@ -783,9 +784,12 @@ static void world_close(struct world *world) {
     pthread_mutex_destroy(&world->lock);
 }
 
-/* The worker has done its work, or given up. */
-static void worker_leaves(struct worker *w) {
+/* The worker has done all there is to do (`done`), or given up. */
+static void worker_leaves(struct worker *w, bool done) {
     pthread_mutex_lock(&w->world->lock);
+    if (w->live && done && w->world->ends_all) {
+        world_end(w->world, RF_EENDED, "the job is done");
+    }
     if (w->live) {
         leave(w->world, w);
     }

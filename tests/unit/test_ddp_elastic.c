@@ -262,7 +262,7 @@ static void *live(void *argument) {
         rc = live_once(job, self->id, start == 0 && self->id < job->first);
     }
     job->code[self->id] = rc;
-    worker_leaves(w);
+    worker_leaves(w, rc == 0);
     return NULL;
 }
 
