@@ -18,13 +18,55 @@
 
 enum { STATUS_STOPPED = 75, STATUS_NOT_FOUND = 127, STATUS_NOT_EXECUTABLE = 126 };
 
+/* The host that others reach the hosted store by. */
+static void store_host(const struct run *run, char *out, size_t room) {
+    const char *text = run->options.values[RUN_STORE_BIND].text;
+    const char *colon = strrchr(text, ':');
+
+    snprintf(out, room, "%.*s", colon ? (int)(colon - text) : 0, text);
+    if (!out[0] || !strcmp(out, "0.0.0.0") || !strcmp(out, "[::]")) {
+        gethostname(out, room - 1);
+        out[room - 1] = '\0';
+    }
+}
+
+static void say_how_to_join(struct run *run) {
+    const struct run_options *options = &run->options;
+    const char *key_file = options->values[RUN_KEY_FILE].text;
+    bool is_asked = strcmp(options->values[RUN_STORE_BIND].source, "default") != 0;
+    char address[280], host[256];
+
+    if (!options->elastic || options->first_id || (!is_asked && !options->verbose)) {
+        return;
+    }
+    if (!key_file[0]) {
+        run_say(run, "others cannot join, for the key is random: --key-file FILE lets them");
+        return;
+    }
+    if (run->store) {
+        store_host(run, host, sizeof host);
+        snprintf(address, sizeof address, "%s:%d", host, rf_store_server_port(run->store));
+    } else {
+        const char *uri = run->store_uri;
+        snprintf(address, sizeof address, "%s", strncmp(uri, "tcp://", 6) ? uri : uri + 6);
+    }
+    run_say(run, "others join by: ringfold run --join %s --job %s --key-file %s -n N -- %s ...",
+            address, options->job, key_file, options->program[0]);
+}
+
 static void say_start(struct run *run) {
     const struct run_options *options = &run->options;
     char notes[512] = "";
     size_t at = 0;
 
-    run_say(run, "%d worker%s on this host, run folder %s", options->workers,
-            run_plural(options->workers), run->folder.shown);
+    if (options->values[RUN_JOIN].text[0]) {
+        run_say(run, "%d worker%s on this host, from id %d, join job %s at %s, run folder %s",
+                options->workers, run_plural(options->workers), options->first_id, options->job,
+                options->values[RUN_JOIN].text, run->folder.shown);
+    } else {
+        run_say(run, "%d worker%s on this host, run folder %s", options->workers,
+                run_plural(options->workers), run->folder.shown);
+    }
     for (int i = 0; i < options->note_count && at < sizeof notes; i++) {
         at += (size_t)snprintf(notes + at, sizeof notes - at, "%s%s", i ? ", " : "",
                                options->notes[i]);
@@ -42,6 +84,11 @@ static void say_start(struct run *run) {
             options->detect_ms, options->start_timeout_ms, options->grace_ms,
             options->detect_ms + SETTLE_MORE_MS);
     }
+    if (options->verbose && options->elastic) {
+        run_say(run, "goes on with %d to %d workers; %d restart%s an hour", options->min_size,
+                options->max_size, options->max_restarts, run_plural(options->max_restarts));
+    }
+    say_how_to_join(run);
 }
 
 /* Where the caller closed one of them, no descriptor of ours may take its number. */
@@ -94,18 +141,33 @@ static void raise_open_files(struct run *run) {
     }
 }
 
+/* Our own workers reach it by the address it is bound to, or, where that is any, by this host's
+ * own. */
 static int host_store(struct run *run, struct rf_error *err) {
-    struct rf_store_server_options options = {
-        .bind = "127.0.0.1:0", .key = run->key.key, .key_bytes = run->key.key_bytes};
-    const char *given = run->options.values[RUN_STORE].text;
+    const struct run_options *options = &run->options;
+    const char *given = options->values[RUN_STORE].text, *join = options->values[RUN_JOIN].text;
+    const char *bind_to = options->values[RUN_STORE_BIND].text;
+    struct rf_store_server_options server = {
+        .bind = bind_to, .key = run->key.key, .key_bytes = run->key.key_bytes};
+    char host[256];
 
     if (given[0]) {
         snprintf(run->store_uri, sizeof run->store_uri, "%s", given);
         return 0;
     }
-    int rc = rf_store_server_create(&options, &run->store, err);
+    if (join[0]) {
+        snprintf(run->store_uri, sizeof run->store_uri, "tcp://%.240s", join);
+        return 0;
+    }
+    int rc = rf_store_server_create(&server, &run->store, err);
     if (!rc) {
-        snprintf(run->store_uri, sizeof run->store_uri, "tcp://127.0.0.1:%d",
+        snprintf(host, sizeof host, "%.*s", (int)(strrchr(bind_to, ':') - bind_to), bind_to);
+        if (!host[0] || !strcmp(host, "0.0.0.0")) {
+            snprintf(host, sizeof host, "127.0.0.1");
+        } else if (!strcmp(host, "[::]")) {
+            snprintf(host, sizeof host, "[::1]");
+        }
+        snprintf(run->store_uri, sizeof run->store_uri, "tcp://%.240s:%d", host,
                  rf_store_server_port(run->store));
     }
     return rc;
@@ -114,16 +176,19 @@ static int host_store(struct run *run, struct rf_error *err) {
 static int set_up_streams(struct run *run, struct run_worker *worker, struct rf_error *err) {
     const struct run_options *options = &run->options;
     struct stream *streams[] = {&worker->out, &worker->err};
-    int width = snprintf(NULL, 0, "%d", options->workers - 1);
+    int width = snprintf(NULL, 0, "%d", options->first_id + options->workers - 1);
 
     for (int i = 0; i < 2; i++) {
         struct stream *stream = streams[i];
-        stream->sink = &run->sinks[i];
-        stream->rank = worker->rank;
-        stream->rank_width = options->prefix ? width : 0;
-        stream->raw = options->workers == 1;
-        stream->shown = options->shown[worker->rank];
-        stream->log_fd = run_folder_open_log(&run->folder, worker->rank, i ? "err" : "out", err);
+        *stream = (struct stream){.fd = -1,
+                                  .log_fd = -1,
+                                  .sink = &run->sinks[i],
+                                  .rank = worker->id,
+                                  .rank_width = options->prefix ? width : 0,
+                                  .raw = options->workers == 1,
+                                  .shown = options->shown[worker->local]};
+        stream->log_fd =
+            run_folder_open_log(&run->folder, worker->id, worker->restarts, i ? "err" : "out", err);
         if (stream->log_fd < 0) {
             return stream->log_fd;
         }
@@ -151,37 +216,63 @@ static void explain_exec(struct run *run, int exec_errno, struct rf_error *err) 
     }
 }
 
-static int start_worker(struct run *run, struct run_worker *worker, struct rf_error *err) {
+/* What was left of an earlier start. */
+static void reset_worker(struct run_worker *worker) {
+    worker->state = WORKER_NONE;
+    worker->signal = worker->status = worker->order = 0;
+    worker->told = worker->frozen = false;
+    worker->has_committed = worker->is_outlived = false;
+}
+
+static void note_worker(struct run *run, const struct run_worker *worker) {
+    run_note_event(run, "worker",
+                   json_pack("{s:i, s:i, s:i}", "id", worker->id, "pid", (int)worker->pid,
+                             "restarts", worker->restarts));
+}
+
+int run_start_worker(struct run *run, struct run_worker *worker, struct rf_error *err) {
+    struct run_env_worker start = {
+        .id = worker->id, .local = worker->local, .restarts = worker->restarts, .event_fd = -1};
     cpu_set_t cores;
     int exec_errno = 0;
     char **environment = NULL;
 
-    int key_fd = run_key_descriptor(&run->key, err);
-    if (key_fd < 0) {
-        return key_fd;
+    start.key_fd = run_key_descriptor(&run->key, err);
+    if (start.key_fd < 0) {
+        return start.key_fd;
     }
+    reset_worker(worker);
     int rc = set_up_streams(run, worker, err);
+    if (!rc && run->options.elastic) {
+        rc = run_pipe_open(&worker->events, &start.event_fd, err);
+    }
     if (rc) {
         goto out;
     }
-    environment = run_env_create(&run->env, worker->rank, key_fd);
+    environment = run_env_create(&run->env, &start);
     if (!environment) {
-        rc = report_fail(err, RF_ENOMEM, 0, "no memory for worker %d's environment", worker->rank);
+        rc = report_fail(err, RF_ENOMEM, 0, "no memory for worker %d's environment", worker->id);
         goto out;
     }
-    run_env_cores(&run->options, worker->rank, &cores);
+    run_env_cores(&run->options, worker->local, &cores);
     worker->started_ns = run_now_ns();
-    rc = run_worker_start(worker, &run->launch, environment, key_fd,
+    rc = run_worker_start(worker, &run->launch, environment, start.key_fd, start.event_fd,
                           run->options.bind == RUN_BIND_CORE ? &cores : NULL, &exec_errno, err);
     if (exec_errno) {
         explain_exec(run, exec_errno, err);
     }
+    if (!rc && worker->restarts) {
+        note_worker(run, worker);
+    }
     if (!rc && run->options.verbose) {
-        run_say(run, "worker %d is process %d", worker->rank, (int)worker->pid);
+        run_say(run, "worker %d is process %d", worker->id, (int)worker->pid);
     }
 out:
     run_env_free(environment);
-    close(key_fd);
+    close(start.key_fd);
+    if (start.event_fd >= 0) {
+        close(start.event_fd);
+    }
     return rc;
 }
 
@@ -190,7 +281,7 @@ static void start_workers(struct run *run) {
 
     for (int i = 0; i < run->options.workers && !run->error.code; i++) {
         struct rf_error err;
-        if (start_worker(run, &run->workers[i], &err)) {
+        if (run_start_worker(run, &run->workers[i], &err)) {
             run->error = err;
             run_enter_phase(run, PHASE_KILLING, run_now_ns(), KILLED_MS);
         }
@@ -199,6 +290,12 @@ static void start_workers(struct run *run) {
     run_note_event(run, "start",
                    json_pack("{s:s, s:i, s:s, s:o}", "job", run->options.job, "workers",
                              run->options.workers, "store", run->store_uri, "pids", pids));
+    for (int i = 0; i < run->options.workers && !run->error.code; i++) {
+        note_worker(run, &run->workers[i]);
+    }
+    if (!run->error.code) {
+        run_publish_start(run);
+    }
 }
 
 /* The program to execute: this very binary where the bare name of it was given. */
@@ -225,7 +322,8 @@ static int set_up(struct run *run, struct rf_error *err) {
     run->workers = calloc((size_t)run->options.workers, sizeof *run->workers);
     for (int i = 0; run->workers && i < run->options.workers; i++) {
         struct run_worker *worker = &run->workers[i];
-        worker->rank = i;
+        worker->id = worker->local = i;
+        worker->events.fd = -1;
         worker->out.fd = worker->err.fd = worker->out.log_fd = worker->err.log_fd = -1;
         worker->out.sink = &run->sinks[0];
         worker->err.sink = &run->sinks[1];
@@ -238,8 +336,10 @@ static int set_up(struct run *run, struct rf_error *err) {
     run_memory_read(&run->memory_before);
     (void)((rc = set_up_signals(run, err)) ||
            (rc = run_key_read(&run->key, run->options.values[RUN_KEY_FILE].text, err)) ||
+           (run->options.values[RUN_JOIN].text[0] && (rc = host_store(run, err))) ||
+           (rc = run_join(run, err)) ||
            (rc = run_folder_create(&run->folder, &run->options, err)) ||
-           (rc = host_store(run, err)) ||
+           (!run->store_uri[0] && (rc = host_store(run, err))) ||
            (rc = run_folder_describe(&run->folder, &run->options, run->store_uri, err)) ||
            (rc = run_guard_start(&run->guard, err)));
     return rc;
@@ -249,7 +349,9 @@ static void tear_down(struct run *run) {
     for (int i = 0; run->workers && i < run->options.workers; i++) {
         stream_close(&run->workers[i].out);
         stream_close(&run->workers[i].err);
+        run_pipe_close(&run->workers[i].events);
     }
+    run_publish_stop(run);
     run_guard_stop(&run->guard);
     rf_store_server_destroy(run->store);
     run_folder_close(&run->folder);
@@ -268,6 +370,9 @@ static int status_without_failure(const struct run *run) {
 
     for (int i = 0; i < run->options.workers; i++) {
         const struct run_worker *worker = &run->workers[i];
+        if (worker->is_outlived) {
+            continue;
+        }
         if (!run_worker_ended_well(worker)) {
             return run_worker_exit_code(worker);
         }
@@ -282,9 +387,13 @@ static void say_lost_output(struct run *run) {
         int reason = worker->out.log_errno ? worker->out.log_errno : worker->err.log_errno;
         if (reason) {
             fprintf(stderr, "ringfold: warning: the logs of worker %d in %s are not complete: %s\n",
-                    i, run->folder.shown, strerror(reason));
+                    worker->id, run->folder.shown, strerror(reason));
             return;
         }
+    }
+    if (run->news.bad_lines && run->options.verbose) {
+        fprintf(stderr, "ringfold: %llu lines on the workers' event pipes were no events\n",
+                (unsigned long long)run->news.bad_lines);
     }
     if (run->folder.write_failed) {
         fprintf(stderr, "ringfold: warning: not all could be written into %s\n", run->folder.shown);
@@ -296,7 +405,9 @@ static int conclude(struct run *run) {
     struct run_report report = {.options = &run->options,
                                 .folder = &run->folder,
                                 .workers = run->workers,
-                                .memory_before = run->memory_before};
+                                .memory_before = run->memory_before,
+                                .left_below_min = run->has_ended_below_min,
+                                .left = run->left_below_min};
     const struct run_worker *culprit = run_report_culprit(&report);
     char time[FORMAT_MAX];
     int status = status_without_failure(run);
@@ -329,7 +440,8 @@ static int conclude(struct run *run) {
 
 static void dry_run(const struct run *run) {
     const struct run_options *options = &run->options;
-    char **environment = run_env_create(&run->env, 0, 3);
+    const struct run_env_worker first = {.key_fd = 3, .event_fd = options->elastic ? 4 : -1};
+    char **environment = run_env_create(&run->env, &first);
 
     printf("workers     %d on this host, %d core%s, %d thread%s each\n", options->workers,
            options->cores, run_plural(options->cores), run_env_threads(options),
@@ -366,8 +478,11 @@ static void prepare_dry_run(struct run *run) {
 }
 
 int cmd_run(int argc, char **argv) {
-    static struct run run = {
-        .signal_fd = -1, .guard.fd = -1, .folder.fd = -1, .folder.events_fd = -1};
+    static struct run run = {.signal_fd = -1,
+                             .guard.fd = -1,
+                             .folder.fd = -1,
+                             .folder.events_fd = -1,
+                             .folder.commits_fd = -1};
     struct rf_error err;
 
     run.started_ns = run_now_ns();

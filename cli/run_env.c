@@ -3,6 +3,7 @@
 #include "run_env.h"
 
 #include "report.h"
+#include "run_folder.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,7 +22,7 @@
 
 extern char **environ;
 
-enum { RUN_ENV_OWN = 32 /* variables that the launcher sets itself */ };
+enum { RUN_ENV_OWN = 48 /* variables that the launcher sets itself */ };
 
 static int read_file(struct run_key *key, const char *path, struct rf_error *err) {
     int rc = 0;
@@ -114,10 +115,10 @@ int run_env_threads(const struct run_options *options) {
     return share > 0 ? share : 1;
 }
 
-void run_env_cores(const struct run_options *options, int rank, cpu_set_t *out) {
+void run_env_cores(const struct run_options *options, int local, cpu_set_t *out) {
     cpu_set_t allowed;
-    int first = options->cores * rank / options->workers;
-    int last = options->cores * (rank + 1) / options->workers;
+    int first = options->cores * local / options->workers;
+    int last = options->cores * (local + 1) / options->workers;
     int seen = 0;
 
     last = last > first ? last : first + 1; /* more workers than cores: neighbours share one */
@@ -193,9 +194,14 @@ static void set(struct variables *variables, const char *format, ...) {
     take(variables, text);
 }
 
+/* What belongs to a run around this one, or is set anew. */
 static bool is_dropped(const char *variable) {
     static const char *const names[] = {
-        "RINGFOLD_KEY_FILE=", "RINGFOLD_KEY_FD=", "RINGFOLD_TRANSPORT=", "RINGFOLD_ALGORITHM="};
+        "RINGFOLD_KEY_FILE=",    "RINGFOLD_KEY_FD=",      "RINGFOLD_TRANSPORT=",
+        "RINGFOLD_ALGORITHM=",   "RINGFOLD_MIN_SIZE=",    "RINGFOLD_MAX_SIZE=",
+        "RINGFOLD_ID=",          "RINGFOLD_EVENT_FD=",    "RINGFOLD_SLOW_EVICT=",
+        "RINGFOLD_SLOW_WINDOW=", "RINGFOLD_COOL_DOWN=",   "RINGFOLD_FAULTS=",
+        "RINGFOLD_JOIN=",        "RINGFOLD_MAX_RESTARTS="};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!strncmp(variable, names[i], strlen(names[i]))) {
@@ -205,22 +211,46 @@ static bool is_dropped(const char *variable) {
     return false;
 }
 
-static void set_own(struct variables *v, const struct run_env *env, int rank, int key_fd) {
-    const struct run_options *options = env->options;
+static void set_elastic(struct variables *v, const struct run_options *options,
+                        const struct run_env_worker *worker) {
+    set(v, "RINGFOLD_ID=%d", worker->id);
+    set(v, "RINGFOLD_MIN_SIZE=%d", options->min_size);
+    set(v, "RINGFOLD_MAX_SIZE=%d", options->max_size);
+    set(v, "RINGFOLD_SLOW_EVICT=%d", options->slow_evict);
+    set(v, "RINGFOLD_SLOW_WINDOW=%d", options->slow_window);
+    set(v, "RINGFOLD_COOL_DOWN=%dms", options->cool_down_ms);
+    if (worker->event_fd >= 0) {
+        set(v, "RINGFOLD_EVENT_FD=%d", worker->event_fd);
+    }
+    if (options->faults) {
+        set(v, "RINGFOLD_FAULTS=1");
+    }
+}
 
+static void set_own(struct variables *v, const struct run_env *env,
+                    const struct run_env_worker *worker) {
+    const struct run_options *options = env->options;
+    int rank = worker->id < RF_MAX_RANKS ? worker->id : RF_MAX_RANKS - 1; /* of one that joins: a
+                                                                             name, no more */
+    char report[RUN_LOG_NAME_MAX];
+
+    run_folder_log_name(report, worker->id, worker->restarts, "report");
     set(v, "RINGFOLD_JOB=%s", options->job);
     set(v, "RINGFOLD_RANK=%d", rank);
-    set(v, "RINGFOLD_SIZE=%d", options->workers);
-    set(v, "RINGFOLD_LOCAL_RANK=%d", rank);
+    set(v, "RINGFOLD_SIZE=%d", options->size);
+    set(v, "RINGFOLD_LOCAL_RANK=%d", worker->local);
     set(v, "RINGFOLD_LOCAL_SIZE=%d", options->workers);
     set(v, "RINGFOLD_GENERATION=1");
-    set(v, "RINGFOLD_RESTARTS=0");
+    set(v, "RINGFOLD_RESTARTS=%d", worker->restarts);
     set(v, "RINGFOLD_STORE=%s", env->store_uri);
     set(v, "RINGFOLD_RUN_DIR=%s", env->run_dir);
-    set(v, "RINGFOLD_REPORT=%s/logs/g1/%03d.report", env->run_dir, rank);
-    set(v, "RINGFOLD_KEY_FD=%d", key_fd);
+    set(v, "RINGFOLD_REPORT=%s/%s", env->run_dir, report);
+    set(v, "RINGFOLD_KEY_FD=%d", worker->key_fd);
     set(v, "RINGFOLD_DETECT=%dms", options->detect_ms);
     set(v, "RINGFOLD_START_TIMEOUT=%dms", options->start_timeout_ms);
+    if (options->elastic) {
+        set_elastic(v, options, worker);
+    }
     if (strcmp(options->values[RUN_TRANSPORT].text, "auto")) {
         set(v, "RINGFOLD_TRANSPORT=%s", options->values[RUN_TRANSPORT].text);
     }
@@ -228,14 +258,14 @@ static void set_own(struct variables *v, const struct run_env *env, int rank, in
         set(v, "RINGFOLD_ALGORITHM=%s", options->values[RUN_ALGORITHM].text);
     }
     set(v, "RANK=%d", rank);
-    set(v, "WORLD_SIZE=%d", options->workers);
-    set(v, "LOCAL_RANK=%d", rank);
+    set(v, "WORLD_SIZE=%d", options->size);
+    set(v, "LOCAL_RANK=%d", worker->local);
     set(v, "LOCAL_WORLD_SIZE=%d", options->workers);
     set(v, "MASTER_ADDR=127.0.0.1");
     set(v, "MASTER_PORT=%d", env->master_port);
 }
 
-char **run_env_create(const struct run_env *env, int rank, int key_fd) {
+char **run_env_create(const struct run_env *env, const struct run_env_worker *worker) {
     struct variables v = {.room = RUN_ENV_OWN + RUN_MAX_EXPORTS};
 
     for (char **variable = environ; *variable; variable++) {
@@ -258,7 +288,7 @@ char **run_env_create(const struct run_env *env, int rank, int key_fd) {
             set(&v, "%s", env->options->exports[i]);
         }
     }
-    set_own(&v, env, rank, key_fd);
+    set_own(&v, env, worker);
     if (v.failed) {
         run_env_free(v.list);
         return NULL;

@@ -32,16 +32,25 @@ struct run_env {
     int master_port;     /* for programs that bring their own rendezvous */
 };
 
+/* One start of one worker. */
+struct run_env_worker {
+    int id;       /* within the job; its rank at the start */
+    int local;    /* among those of this host */
+    int restarts; /* how often it was started before */
+    int key_fd;
+    int event_fd; /* -1: it has none */
+};
+
 /* This process's environment with the worker's variables; give it to run_env_free. NULL without
  * memory. */
-char **run_env_create(const struct run_env *env, int rank, int key_fd);
+char **run_env_create(const struct run_env *env, const struct run_env_worker *worker);
 void run_env_free(char **variables);
 
 /* Threads for each worker. */
 int run_env_threads(const struct run_options *options);
 
 /* The worker's own share of the cores that this process may use. */
-void run_env_cores(const struct run_options *options, int rank, cpu_set_t *out);
+void run_env_cores(const struct run_options *options, int local, cpu_set_t *out);
 
 /* A TCP port of 127.0.0.1 that nobody has at the moment; 0 if there is none. */
 int run_env_free_port(void);

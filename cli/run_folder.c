@@ -90,7 +90,7 @@ int run_folder_create(struct run_folder *folder, const struct run_options *optio
     const char *wanted = options->values[RUN_RUN_DIR].text;
     int rc = 0;
 
-    folder->fd = folder->events_fd = -1;
+    folder->fd = folder->events_fd = folder->commits_fd = -1;
     if (wanted[0]) {
         rc = make_folders(wanted, err);
         snprintf(folder->shown, sizeof folder->shown, "%s", wanted);
@@ -118,6 +118,14 @@ int run_folder_create(struct run_folder *folder, const struct run_options *optio
     if (folder->events_fd < 0) {
         return report_fail(err, RF_EIO, errno, "cannot write '%s/events.jsonl'", folder->shown);
     }
+    if (options->commits && options->elastic) {
+        folder->commits_fd =
+            openat(folder->fd, "commits.jsonl", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (folder->commits_fd < 0) {
+            return report_fail(err, RF_EIO, errno, "cannot write '%s/commits.jsonl'",
+                               folder->shown);
+        }
+    }
     if (!wanted[0]) {
         link_latest(folder);
     }
@@ -128,10 +136,13 @@ void run_folder_close(struct run_folder *folder) {
     if (folder->events_fd >= 0) {
         close(folder->events_fd);
     }
+    if (folder->commits_fd >= 0) {
+        close(folder->commits_fd);
+    }
     if (folder->fd >= 0) {
         close(folder->fd);
     }
-    folder->fd = folder->events_fd = -1;
+    folder->fd = folder->events_fd = folder->commits_fd = -1;
 }
 
 /* A whole file: under another name first, then renamed. */
@@ -211,11 +222,19 @@ int run_folder_describe(struct run_folder *folder, const struct run_options *opt
     return 0;
 }
 
-int run_folder_open_log(const struct run_folder *folder, int rank, const char *kind,
-                        struct rf_error *err) {
-    char name[64];
+void run_folder_log_name(char out[RUN_LOG_NAME_MAX], int id, int restarts, const char *kind) {
+    if (restarts) {
+        snprintf(out, RUN_LOG_NAME_MAX, "logs/g1/%03d.r%d.%.8s", id, restarts, kind);
+    } else {
+        snprintf(out, RUN_LOG_NAME_MAX, "logs/g1/%03d.%.8s", id, kind);
+    }
+}
 
-    snprintf(name, sizeof name, "logs/g1/%03d.%s", rank, kind);
+int run_folder_open_log(const struct run_folder *folder, int id, int restarts, const char *kind,
+                        struct rf_error *err) {
+    char name[RUN_LOG_NAME_MAX];
+
+    run_folder_log_name(name, id, restarts, kind);
     int fd = openat(folder->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         return report_fail(err, RF_EIO, errno, "cannot write '%s/%s'", folder->shown, name);
@@ -223,10 +242,10 @@ int run_folder_open_log(const struct run_folder *folder, int rank, const char *k
     return fd;
 }
 
-json_t *run_folder_take_report(const struct run_folder *folder, int rank) {
-    char name[64];
+json_t *run_folder_take_report(const struct run_folder *folder, int id, int restarts) {
+    char name[RUN_LOG_NAME_MAX];
 
-    snprintf(name, sizeof name, "logs/g1/%03d.report", rank);
+    run_folder_log_name(name, id, restarts, "report");
     int fd = openat(folder->fd, name, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return NULL;
@@ -234,6 +253,14 @@ json_t *run_folder_take_report(const struct run_folder *folder, int rank) {
     json_t *report = json_loadfd(fd, 0, NULL);
     close(fd);
     return report;
+}
+
+void run_folder_line(struct run_folder *folder, bool is_commit, const char *line, size_t bytes) {
+    int fd = is_commit ? folder->commits_fd : folder->events_fd;
+
+    if (fd >= 0) {
+        folder->write_failed |= write(fd, line, bytes) != (ssize_t)bytes;
+    }
 }
 
 char *run_folder_event(struct run_folder *folder, const char *name, json_t *event) {

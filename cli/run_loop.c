@@ -8,7 +8,8 @@
  *        \--------------stop request-------------->/ (again: little grace; a third time: KILLING)
  *
  * SETTLING lets the others find out by themselves who was lost, so that their own reports get into
- * their logs. */
+ * their logs. In an elastic job most failures are none of these: the job goes on, and who failed is
+ * started again (run_restart.c). */
 #include "format.h"
 #include "report.h"
 #include "run.h"
@@ -24,6 +25,7 @@ enum {
     HURRY_MS = 2000, /* what is left after the second request to stop */
     DRAIN_MS = 2000, /* how long the processes of a worker that ended may go on writing */
     POLL_FIXED = 4,  /* signals, store, two sinks */
+    POLL_EACH = 3,   /* stdout, stderr and events of a worker */
     NS_PER_MS = 1000000
 };
 
@@ -38,7 +40,9 @@ static int count_alive(const struct run *run) {
 
 static bool all_done(const struct run *run) {
     for (int i = 0; i < run->options.workers; i++) {
-        if (run->workers[i].state != WORKER_DONE && run->workers[i].state != WORKER_NONE) {
+        const struct run_worker *worker = &run->workers[i];
+        if ((worker->state != WORKER_DONE && worker->state != WORKER_NONE) ||
+            run_awaits_restart(worker)) {
             return false;
         }
     }
@@ -50,6 +54,7 @@ void run_enter_phase(struct run *run, enum run_phase phase, int64_t now_ns, int6
 
     run->phase = phase;
     run->deadline_ns = now_ns + wait_ms * NS_PER_MS;
+    run_forget_restarts(run);
     for (int i = 0; signal && i < run->options.workers; i++) {
         struct run_worker *worker = &run->workers[i];
         if (worker->state == WORKER_RUNNING || phase == PHASE_KILLING) {
@@ -63,18 +68,22 @@ void run_enter_phase(struct run *run, enum run_phase phase, int64_t now_ns, int6
 static void note_end(struct run *run, struct run_worker *worker, int64_t now_ns) {
     const struct run_options *options = &run->options;
 
+    run_events_read(run, worker); /* what it told before its end comes before its end */
     worker->order = ++run->ends_seen;
     worker->ended_ns = now_ns;
     worker->drain_deadline_ns = now_ns + (int64_t)DRAIN_MS * NS_PER_MS;
     run_note_event(run, "exit",
-                   json_pack("{s:i, s:i, s:i, s:i}", "rank", worker->rank, "pid", (int)worker->pid,
-                             "exit_code", run_worker_exit_code(worker), "signal", worker->signal));
+                   json_pack("{s:i, s:i, s:i, s:i, s:i}", "id", worker->id, "rank", worker->id,
+                             "pid", (int)worker->pid, "exit_code", run_worker_exit_code(worker),
+                             "signal", worker->signal));
     if (options->verbose) {
-        run_say(run, "worker %d (process %d) ended: %s %d", worker->rank, (int)worker->pid,
+        run_say(run, "worker %d (process %d) ended: %s %d", worker->id, (int)worker->pid,
                 worker->signal ? "signal" : "exit status",
                 worker->signal ? worker->signal : worker->status);
     }
-    if (!run_worker_ended_well(worker) && run->phase == PHASE_RUNNING) {
+    run_worker_end_text(worker, worker->lost_by, sizeof worker->lost_by);
+    if (!run_worker_ended_well(worker) && run->phase == PHASE_RUNNING &&
+        !run_goes_on_without(run, worker, now_ns)) {
         run_enter_phase(run, PHASE_SETTLING, now_ns, options->detect_ms + SETTLE_MORE_MS);
     }
 }
@@ -93,6 +102,9 @@ static void request_stop(struct run *run, int signal, int64_t now_ns) {
 
     note_ends(run, now_ns); /* who ended before is not a victim of the request */
     run->sinks[1].midline |= signal == SIGINT && run->sinks[1].terminal; /* it shows ^C */
+    for (int i = 0; i < run->options.workers; i++) { /* the run had gone on without them */
+        run->workers[i].is_outlived |= run_awaits_restart(&run->workers[i]);
+    }
     alive = count_alive(run);
     run->stop_requests++;
     run_note_event(run, "stop",
@@ -171,7 +183,31 @@ static void settle_worker(struct run *run, struct run_worker *worker, int64_t no
     if (worker->state == WORKER_KILLED && (worker_drained(worker) || late)) {
         stream_close(&worker->out);
         stream_close(&worker->err);
+        run_events_read(run, worker);
+        run_pipe_close(&worker->events);
         run_worker_reap(worker, &run->guard);
+        run_schedule_restart(run, worker, now_ns);
+    }
+}
+
+/* Where the job is done, nobody can come back to it, and whom the others went on without is
+ * ended. */
+static void end_leftovers(struct run *run, int64_t now_ns) {
+    bool has_ended_well = false, has_member = false, has_leftover = false;
+
+    if (!run->options.elastic || run->phase != PHASE_RUNNING) {
+        return;
+    }
+    for (int i = 0; i < run->options.workers; i++) {
+        const struct run_worker *worker = &run->workers[i];
+        bool runs = worker->state == WORKER_RUNNING;
+        has_member |= runs && !worker->is_outlived;
+        has_leftover |= (runs && worker->is_outlived) || run_awaits_restart(worker);
+        has_ended_well |= !runs && worker->state != WORKER_NONE && !run_awaits_restart(worker) &&
+                          run_worker_ended_well(worker);
+    }
+    if (has_ended_well && !has_member && has_leftover) {
+        run_enter_phase(run, PHASE_ENDING, now_ns, HURRY_MS);
     }
 }
 
@@ -183,6 +219,9 @@ static int64_t next_deadline(const struct run *run) {
         bool draining = worker->state == WORKER_DRAINING || worker->state == WORKER_KILLED;
         if (draining && worker->drain_deadline_ns < least && !worker_blocked(worker)) {
             least = worker->drain_deadline_ns;
+        }
+        if (worker->restart_at_ns && worker->restart_at_ns < least) {
+            least = worker->restart_at_ns;
         }
     }
     return least;
@@ -207,6 +246,7 @@ static void read_signals(struct run *run, int64_t now_ns) {
 
     while (read(run->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD) {
+            run_publish_ended(run);
             note_ends(run, now_ns);
         } else {
             request_stop(run, (int)info.ssi_signo, now_ns);
@@ -230,8 +270,8 @@ static void step_store(struct run *run, int64_t now_ns) {
     }
 }
 
-/* Fills `polls`; the worker's streams are at POLL_FIXED + 2 x rank and the next. A stream whose
- * sink is full waits. */
+/* Fills `polls`; worker i's streams and events are from POLL_FIXED + POLL_EACH x i on. A stream
+ * whose sink is full waits; events never do. */
 static nfds_t prepare_polls(const struct run *run, struct pollfd *polls) {
     nfds_t count = POLL_FIXED;
 
@@ -248,6 +288,7 @@ static nfds_t prepare_polls(const struct run *run, struct pollfd *polls) {
             bool wanted = streams[k]->fd >= 0 && sink_has_room(streams[k]->sink);
             polls[count++] = (struct pollfd){.fd = wanted ? streams[k]->fd : -1, .events = POLLIN};
         }
+        polls[count++] = (struct pollfd){.fd = run->workers[i].events.fd, .events = POLLIN};
     }
     return count;
 }
@@ -257,16 +298,20 @@ static void read_streams(struct run *run, const struct pollfd *polls) {
         struct stream *streams[] = {&run->workers[i].out, &run->workers[i].err};
         for (int k = 0; k < 2; k++) {
             struct stream *stream = streams[k];
-            if (polls[2 * i + k].revents && stream->fd >= 0 && sink_has_room(stream->sink)) {
+            if (polls[POLL_EACH * i + k].revents && stream->fd >= 0 &&
+                sink_has_room(stream->sink)) {
                 stream_read(stream);
                 sink_flush(stream->sink);
             }
+        }
+        if (polls[POLL_EACH * i + 2].revents) {
+            run_events_read(run, &run->workers[i]);
         }
     }
 }
 
 void run_loop(struct run *run) {
-    static struct pollfd polls[POLL_FIXED + 2 * RF_MAX_LOCAL_RANKS];
+    static struct pollfd polls[POLL_FIXED + POLL_EACH * RF_MAX_LOCAL_RANKS];
 
     while (!all_done(run) || (!run->output_abandoned &&
                               (sink_pending(&run->sinks[0]) || sink_pending(&run->sinks[1])))) {
@@ -285,6 +330,8 @@ void run_loop(struct run *run) {
         for (int i = 0; i < run->options.workers; i++) {
             settle_worker(run, &run->workers[i], now_ns);
         }
+        end_leftovers(run, now_ns);
+        run_restart_due(run, now_ns);
         if (!advance_phase(run, now_ns)) {
             break;
         }

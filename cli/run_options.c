@@ -33,8 +33,10 @@ enum {
     KEY_PER_HOST = 0x300,
     KEY_HOSTS,
     KEY_HOST_RANK,
-    KEY_RESTARTS,
-    KEY_JOIN,
+    KEY_RENDEZVOUS,
+    KEY_MASTER,
+    KEY_MASTER_PORT,
+    KEY_FAULTS,
     KEY_MODULE,
     KEY_DRY_RUN,
     KEY_EXPLAIN,
@@ -44,10 +46,9 @@ enum {
 
 /* Flags of torchrun that ask for something that is always so here, or that does not exist. */
 static const char *const ignored[] = {
-    "--rdzv-backend",      "--rdzv-endpoint",    "--rdzv-conf", "--master-addr",
-    "--master-port",       "--monitor-interval", "--role",      "--start-method",
-    "--log-dir",           "--redirects",        "--tee",       "--local-addr",
-    "--event-log-handler", "--no-python"};
+    "--rdzv-backend", "--rdzv-conf",         "--monitor-interval", "--role",
+    "--start-method", "--log-dir",           "--redirects",        "--tee",
+    "--local-addr",   "--event-log-handler", "--no-python"};
 
 #define ALIAS(text)                                                                                \
     { text, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 }
@@ -68,13 +69,19 @@ static const struct argp_option flags[] = {
     {NULL, 0, NULL, 0, "Output:", 4},
     {"dry-run", KEY_DRY_RUN, NULL, 0, "Show what would be started, and start nothing", 4},
     {"explain", KEY_EXPLAIN, NULL, 0, "Show every setting and the place it came from", 4},
-    {"join", KEY_JOIN, "HOST:PORT", OPTION_HIDDEN, NULL, 0},
     {"nproc_per_node", KEY_PER_HOST, "N", OPTION_HIDDEN, NULL, 0},
     {"nnodes", KEY_HOSTS, "N", OPTION_HIDDEN, NULL, 0},
     {"node-rank", KEY_HOST_RANK, "N", OPTION_HIDDEN, NULL, 0},
     ALIAS("node_rank"),
-    {"max-restarts", KEY_RESTARTS, "N", OPTION_HIDDEN, NULL, 0},
+    {"restarts", KEY_SETTING + RUN_MAX_RESTARTS, "N", OPTION_HIDDEN, NULL, 0},
     ALIAS("max_restarts"),
+    {"faults", KEY_FAULTS, NULL, OPTION_HIDDEN, NULL, 0},
+    {"rdzv-endpoint", KEY_RENDEZVOUS, "HOST:PORT", OPTION_HIDDEN, NULL, 0},
+    ALIAS("rdzv_endpoint"),
+    {"master-addr", KEY_MASTER, "HOST", OPTION_HIDDEN, NULL, 0},
+    ALIAS("master_addr"),
+    {"master-port", KEY_MASTER_PORT, "PORT", OPTION_HIDDEN, NULL, 0},
+    ALIAS("master_port"),
     {"module", KEY_MODULE, NULL, OPTION_HIDDEN, NULL, 0},
     {NULL, 'm', NULL, OPTION_HIDDEN, NULL, 0},
     {"standalone", KEY_STANDALONE, NULL, OPTION_HIDDEN, NULL, 0},
@@ -85,30 +92,28 @@ static const struct argp_option flags[] = {
     {"key_file", KEY_SETTING + RUN_KEY_FILE, "FILE", OPTION_HIDDEN, NULL, 0},
     {"start_timeout", KEY_SETTING + RUN_START_TIMEOUT, "TIME", OPTION_HIDDEN, NULL, 0},
     {"run_dir", KEY_SETTING + RUN_RUN_DIR, "DIR", OPTION_HIDDEN, NULL, 0},
+    {"store_bind", KEY_SETTING + RUN_STORE_BIND, "HOST:PORT", OPTION_HIDDEN, NULL, 0},
+    {"slow_evict", KEY_SETTING + RUN_SLOW_EVICT, "N", OPTION_HIDDEN, NULL, 0},
+    {"slow_window", KEY_SETTING + RUN_SLOW_WINDOW, "N", OPTION_HIDDEN, NULL, 0},
+    {"cool_down", KEY_SETTING + RUN_COOL_DOWN, "TIME", OPTION_HIDDEN, NULL, 0},
     IGNORED("rdzv-backend", 0, "NAME"),
     ALIAS("rdzv_backend"),
-    IGNORED("rdzv-endpoint", 1, "HOST:PORT"),
-    ALIAS("rdzv_endpoint"),
-    IGNORED("rdzv-conf", 2, "TEXT"),
+    IGNORED("rdzv-conf", 1, "TEXT"),
     ALIAS("rdzv_conf"),
-    IGNORED("master-addr", 3, "HOST"),
-    ALIAS("master_addr"),
-    IGNORED("master-port", 4, "PORT"),
-    ALIAS("master_port"),
-    IGNORED("monitor-interval", 5, "TIME"),
+    IGNORED("monitor-interval", 2, "TIME"),
     ALIAS("monitor_interval"),
-    IGNORED("role", 6, "NAME"),
-    IGNORED("start-method", 7, "NAME"),
+    IGNORED("role", 3, "NAME"),
+    IGNORED("start-method", 4, "NAME"),
     ALIAS("start_method"),
-    IGNORED("log-dir", 8, "DIR"),
+    IGNORED("log-dir", 5, "DIR"),
     ALIAS("log_dir"),
-    IGNORED("redirects", 9, "WHICH"),
-    IGNORED("tee", 10, "WHICH"),
-    IGNORED("local-addr", 11, "HOST"),
+    IGNORED("redirects", 6, "WHICH"),
+    IGNORED("tee", 7, "WHICH"),
+    IGNORED("local-addr", 8, "HOST"),
     ALIAS("local_addr"),
-    IGNORED("event-log-handler", 12, "NAME"),
+    IGNORED("event-log-handler", 9, "NAME"),
     ALIAS("event_log_handler"),
-    IGNORED("no-python", 13, NULL),
+    IGNORED("no-python", 10, NULL),
     ALIAS("no_python"),
     {0}};
 
@@ -116,8 +121,9 @@ static const struct argp_option flags[] = {
 struct flags_seen {
     struct run_options *options;
     const char *text[RUN_SETTING_COUNT];
-    const char *per_host, *hosts, *host_rank, *restarts, *join;
-    bool module;
+    const char *per_host, *hosts, *host_rank;
+    const char *rendezvous, *master, *master_port; /* other launchers' words for --join */
+    bool module, standalone;
 };
 
 static int usage_error(const char *next, const char *format, ...)
@@ -173,11 +179,17 @@ static error_t parse_flag(int key, char *argument, struct argp_state *state) {
     case KEY_HOST_RANK:
         seen->host_rank = argument;
         return 0;
-    case KEY_RESTARTS:
-        seen->restarts = argument;
+    case KEY_RENDEZVOUS:
+        seen->rendezvous = argument;
         return 0;
-    case KEY_JOIN:
-        seen->join = argument;
+    case KEY_MASTER:
+        seen->master = argument;
+        return 0;
+    case KEY_MASTER_PORT:
+        seen->master_port = argument;
+        return 0;
+    case KEY_FAULTS:
+        options->faults = true;
         return 0;
     case KEY_MODULE:
     case 'm':
@@ -190,6 +202,7 @@ static error_t parse_flag(int key, char *argument, struct argp_state *state) {
         options->explain = true;
         return 0;
     case KEY_STANDALONE:
+        seen->standalone = true;
         return 0;
     case ARGP_KEY_ARG: /* the program; everything after it is its own */
         options->program = state->argv + state->next - 1;
@@ -214,7 +227,8 @@ static const struct argp argp = {
     flags,
     parse_flag,
     "[--] PROGRAM [ARGUMENTS]",
-    "Start workers on this host, show what they write, and end them together.\v"
+    "Start workers on this host, show what they write, start again who is lost, and end them "
+    "together.\v"
     "Each flag's variable is RINGFOLD_ and its name, as RINGFOLD_START_TIMEOUT. The spellings of "
     "torchrun are accepted.\n\n"
     "Ctrl-C: finish the step, save and stop. Twice: stop now. Three times: kill.\n\n"
@@ -223,31 +237,28 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-/* --workers N or MIN:MAX; elastic jobs have to wait. */
-static int read_workers(const char *text, int *workers) {
+/* --workers N or MIN:MAX: MAX are started, and the job goes on down to MIN. */
+static int read_workers(struct run_options *options) {
+    const char *text = options->values[RUN_WORKERS].text;
     const char *colon = strchr(text, ':');
     char first[16];
-    int least;
 
     if (!colon) {
-        if (parse_int(text, 1, RF_MAX_LOCAL_RANKS, workers)) {
+        if (parse_int(text, 1, RF_MAX_LOCAL_RANKS, &options->workers)) {
             return usage_error(NULL, "--workers '%s' is not a number from 1 to %d", text,
                                RF_MAX_LOCAL_RANKS);
         }
+        options->min_size = options->max_size = options->workers;
         return 0;
     }
-    snprintf(first, sizeof first, "%.*s", (int)(colon - text), text);
-    if (parse_int(first, 1, RF_MAX_LOCAL_RANKS, &least) ||
-        parse_int(colon + 1, 1, RF_MAX_LOCAL_RANKS, workers) || least > *workers) {
+    snprintf(first, sizeof first, "%.*s", (int)(colon - text < 15 ? colon - text : 15), text);
+    if (parse_int(first, 1, RF_MAX_RANKS, &options->min_size) ||
+        parse_int(colon + 1, 1, RF_MAX_RANKS, &options->max_size) ||
+        options->min_size > options->max_size) {
         return usage_error(NULL, "--workers '%s' is not MIN:MAX with 1 <= MIN <= MAX <= %d", text,
-                           RF_MAX_LOCAL_RANKS);
+                           RF_MAX_RANKS);
     }
-    if (least < *workers) {
-        char next[64];
-        snprintf(next, sizeof next, "ringfold run --workers %d ...", *workers);
-        return usage_error(
-            next, "--workers %s: a job that goes on with fewer workers is not there yet", text);
-    }
+    options->workers = options->max_size;
     return 0;
 }
 
@@ -261,12 +272,19 @@ static int count_cores(void) {
     return CPU_COUNT(&allowed) > 0 ? CPU_COUNT(&allowed) : 1;
 }
 
-/* --nproc-per-node: on one host the same as --workers. */
+/* --nproc-per-node: the same as --workers, or, where that is MIN:MAX, how many the job starts with
+ * here; others may join. */
 static int read_per_host(struct run_options *options, const struct flags_seen *seen) {
     struct run_value *value = &options->values[RUN_WORKERS];
+    bool is_range = strchr(value->text, ':') != NULL;
     int count = options->cores;
 
     if (!seen->per_host) {
+        if (options->workers > RF_MAX_LOCAL_RANKS) {
+            return usage_error("ringfold run --workers MIN:MAX --nproc-per-node N ...",
+                               "--workers %s: at most %d of them can be started on one host",
+                               value->text, RF_MAX_LOCAL_RANKS);
+        }
         return 0;
     }
     if (!strcmp(seen->per_host, "auto") || !strcmp(seen->per_host, "cpu")) {
@@ -275,37 +293,130 @@ static int read_per_host(struct run_options *options, const struct flags_seen *s
         return usage_error(NULL, "--nproc-per-node '%s' is neither auto nor a number from 1 to %d",
                            seen->per_host, RF_MAX_LOCAL_RANKS);
     }
+    if (is_range) {
+        if (count < options->min_size || count > options->max_size) {
+            return usage_error(NULL, "--nproc-per-node %d is not within --workers %s", count,
+                               value->text);
+        }
+        options->workers = count;
+        return 0;
+    }
     if (seen->text[RUN_WORKERS] && count != options->workers) {
         return usage_error("give one of the two",
                            "--workers %d and --nproc-per-node %d do not agree on one host",
                            options->workers, count);
     }
-    options->workers = count;
+    options->workers = options->min_size = options->max_size = count;
     snprintf(options->text_room, sizeof options->text_room, "%d", count);
     *value = (struct run_value){options->text_room, "flag --nproc-per-node"};
     return 0;
 }
 
-/* What belongs to several hosts, or to workers that come back. */
-static int refuse_what_is_missing(struct run_options *options, const struct flags_seen *seen) {
-    if (seen->join) {
-        return usage_error("start all workers on one host",
-                           "--join: several hosts are not there yet");
+static void note(struct run_options *options, const char *flag) {
+    if (options->note_count < RUN_MAX_NOTES) {
+        options->notes[options->note_count++] = flag;
     }
+}
+
+/* The words of other launchers for --join; alone on one host they mean nothing. */
+static int read_rendezvous(struct run_options *options, const struct flags_seen *seen) {
+    struct run_value *join = &options->values[RUN_JOIN];
+    bool alone = seen->standalone ||
+                 (seen->hosts && (!strcmp(seen->hosts, "1") || !strcmp(seen->hosts, "1:1")));
+
+    if (join->text[0] || alone || (!seen->rendezvous && !seen->master)) {
+        if (seen->rendezvous) {
+            note(options, "--rdzv-endpoint");
+        }
+        if (seen->master) {
+            note(options, "--master-addr");
+        }
+        if (seen->master_port) {
+            note(options, "--master-port");
+        }
+        return 0;
+    }
+    if (seen->rendezvous) {
+        *join = (struct run_value){seen->rendezvous, "flag --rdzv-endpoint"};
+        return 0;
+    }
+    if (!seen->master_port) {
+        return usage_error("ringfold run --join HOST:PORT ...",
+                           "--master-addr %s: --master-port is missing", seen->master);
+    }
+    bool is_v6 = strchr(seen->master, ':') && seen->master[0] != '[';
+    int length = snprintf(options->join_room, sizeof options->join_room,
+                          is_v6 ? "[%s]:%s" : "%s:%s", seen->master, seen->master_port);
+    if (length < 0 || (size_t)length >= sizeof options->join_room) {
+        return usage_error(NULL, "--master-addr '%.40s...' is too long", seen->master);
+    }
+    *join = (struct run_value){options->join_room, "flag --master-addr"};
+    return 0;
+}
+
+/* --join: what such a worker has to know beforehand. The rest stands in the job's store. */
+static int check_join(const struct run_options *options) {
+    const char *join = options->values[RUN_JOIN].text;
+    const char *source = options->values[RUN_JOIN].source;
+    const char *example = "ringfold run --join HOST:PORT --job NAME --key-file FILE ...";
+    const char *colon = strrchr(join, ':');
+    int port;
+
+    if (!join[0]) {
+        return 0;
+    }
+    if (!colon || colon == join || parse_int(colon + 1, 1, 65535, &port) || strlen(join) > 240 ||
+        join[strcspn(join, " /")]) {
+        return usage_error(example, "%s '%s' is not HOST:PORT", source, join);
+    }
+    if (options->values[RUN_STORE].text[0]) {
+        return usage_error("give one of the two", "--store and %s name a store both", source);
+    }
+    if (!options->values[RUN_JOB].text[0]) {
+        return usage_error(example, "%s %s needs --job: which of the jobs there?", source, join);
+    }
+    if (!options->values[RUN_KEY_FILE].text[0]) {
+        return usage_error(example, "%s %s needs --key-file: the job's key is not known here",
+                           source, join);
+    }
+    if (options->min_size != options->max_size) {
+        return usage_error("ringfold run --join HOST:PORT -n N ...",
+                           "--workers %s: how few and how many is the running job's to say",
+                           options->values[RUN_WORKERS].text);
+    }
+    return 0;
+}
+
+static int check_store_bind(const struct run_options *options) {
+    const struct run_value *bind_to = &options->values[RUN_STORE_BIND];
+    const char *colon = strrchr(bind_to->text, ':');
+    int port;
+
+    if (!colon || parse_int(colon + 1, 0, 65535, &port) || strlen(bind_to->text) > 240) {
+        return usage_error(NULL, "--store-bind '%s' is not HOST:PORT", bind_to->text);
+    }
+    if (strcmp(bind_to->source, "default") &&
+        (options->values[RUN_STORE].text[0] || options->values[RUN_JOIN].text[0])) {
+        return usage_error("give one of the two",
+                           "--store-bind is for a store that is hosted here");
+    }
+    return 0;
+}
+
+/* What belongs to several hosts that start together. */
+static int refuse_what_is_missing(const struct flags_seen *seen) {
     if (seen->hosts && strcmp(seen->hosts, "1") && strcmp(seen->hosts, "1:1")) {
-        return usage_error("start all workers on one host",
-                           "--nnodes %s: several hosts are not there yet", seen->hosts);
+        return usage_error("start on one host, then elsewhere: ringfold run --join HOST:PORT ...",
+                           "--nnodes %s: several hosts that start together are not there yet",
+                           seen->hosts);
     }
     if (seen->host_rank && strcmp(seen->host_rank, "0")) {
-        return usage_error("start all workers on one host",
-                           "--node-rank %s: several hosts are not there yet", seen->host_rank);
+        return usage_error("ringfold run --join HOST:PORT ...",
+                           "--node-rank %s: hosts have no ranks here, they join", seen->host_rank);
     }
     if (seen->module) {
         return usage_error("ringfold run ... -- python3 -m MODULE",
                            "-m: the program is started as it is, so it has to be python3");
-    }
-    if (seen->restarts && strcmp(seen->restarts, "0") && options->note_count < RUN_MAX_NOTES) {
-        options->notes[options->note_count++] = "--max-restarts";
     }
     return 0;
 }
@@ -338,6 +449,36 @@ static int read_duration(const struct run_options *options, enum run_setting set
                            settings[setting].name, text);
     }
     return 0;
+}
+
+static int read_number(const struct run_options *options, enum run_setting setting, int least,
+                       int most, int *out) {
+    const char *text = options->values[setting].text;
+
+    if (parse_int(text, least, most, out)) {
+        return usage_error(NULL, "--%s '%s' is not a number from %d to %d", settings[setting].name,
+                           text, least, most);
+    }
+    return 0;
+}
+
+/* A job is elastic unless nobody is started again and nobody may be missing; one worker by itself
+ * has nobody who could keep its state. */
+static int read_elastic(struct run_options *options) {
+    bool joins = options->values[RUN_JOIN].text[0] != 0;
+    bool alone = options->max_size == 1 && !options->values[RUN_STORE].text[0] &&
+                 !strcmp(options->values[RUN_STORE_BIND].source, "default");
+    int status = 0;
+
+    (void)((status = read_number(options, RUN_MAX_RESTARTS, 0, RUN_RESTARTS_LIMIT,
+                                 &options->max_restarts)) ||
+           (status = read_number(options, RUN_SLOW_EVICT, 0, 1 << 20, &options->slow_evict)) ||
+           (status = read_number(options, RUN_SLOW_WINDOW, 1, 1 << 20, &options->slow_window)) ||
+           (status = read_duration(options, RUN_COOL_DOWN, &options->cool_down_ms)));
+    options->elastic =
+        joins || (!alone && (options->max_restarts > 0 || options->min_size < options->max_size));
+    options->size = options->workers;
+    return status;
 }
 
 /* "all", "none" or "0,3-5". */
@@ -524,6 +665,8 @@ static void resolve(struct run_options *options, const struct flags_seen *seen) 
             options->values[i] = (struct run_value){settings[i].standard, "default"};
         }
     }
+    const char *faults = nested ? NULL : getenv("RINGFOLD_FAULTS");
+    options->faults |= faults && !strcmp(faults, "1");
 }
 
 int run_options_read(struct run_options *options, int argc, char **argv) {
@@ -535,15 +678,17 @@ int run_options_read(struct run_options *options, int argc, char **argv) {
         return EX_USAGE;
     }
     resolve(options, &seen);
-    if ((status = refuse_what_is_missing(options, &seen)) ||
-        (status = read_workers(options->values[RUN_WORKERS].text, &options->workers)) ||
-        (status = read_per_host(options, &seen)) ||
+    if ((status = refuse_what_is_missing(&seen)) || (status = read_workers(options)) ||
+        (status = read_per_host(options, &seen)) || (status = read_rendezvous(options, &seen)) ||
+        (status = check_join(options)) || (status = check_store_bind(options)) ||
+        (status = read_elastic(options)) ||
         (status = read_duration(options, RUN_DETECT, &options->detect_ms)) ||
         (status = read_duration(options, RUN_START_TIMEOUT, &options->start_timeout_ms)) ||
         (status = read_duration(options, RUN_GRACE, &options->grace_ms)) ||
         (status = read_switch(options, RUN_QUIET, &options->quiet)) ||
         (status = read_switch(options, RUN_VERBOSE, &options->verbose)) ||
         (status = read_switch(options, RUN_JSON, &options->json)) ||
+        (status = read_switch(options, RUN_COMMITS, &options->commits)) ||
         (status = read_show(options)) || (status = read_choices(options)) ||
         (status = check_exports(options))) {
         return status;
@@ -572,6 +717,8 @@ static const char *empty_setting(int setting) {
         return "a random key";
     case RUN_RUN_DIR:
         return "runs/NAME-TIME";
+    case RUN_JOIN:
+        return "a job of its own";
     default:
         return "-";
     }

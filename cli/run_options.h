@@ -13,10 +13,13 @@
 /* X(NAME, flag, short flag or 0, default, argument in the help or NULL for a switch, group in the
  * help, help). The variable is RINGFOLD_NAME. */
 #define RUN_SETTING_LIST(X)                                                                        \
-    X(WORKERS, "workers", 'n', "1", "N", 1, "Start N workers (also: -np N)")                       \
+    X(WORKERS, "workers", 'n', "1", "N", 1, "Start N workers (also: -np N), or MIN:MAX")           \
     X(THREADS, "threads", 0, "auto", "N", 1, "OMP_NUM_THREADS of each (auto: cores / workers)")    \
     X(BIND, "bind", 0, "none", "TO", 1, "Bind each worker to: none, core")                         \
     X(STORE, "store", 0, "", "URI", 2, "Meet at tcp://HOST:PORT instead of hosting a store")       \
+    X(STORE_BIND, "store-bind", 0, "127.0.0.1:0", "HOST:PORT", 2,                                  \
+      "Where the hosted store listens")                                                            \
+    X(JOIN, "join", 0, "", "HOST:PORT", 2, "Add the workers to the running job whose store it is") \
     X(JOB, "job", 0, "", "NAME", 2, "The job's name (default: the program's, and random)")         \
     X(KEY_FILE, "key-file", 0, "", "FILE", 2, "Take the job's key from FILE (default: random)")    \
     X(TRANSPORT, "transport", 0, "auto", "NAME", 2, "auto, shm or tcp")                            \
@@ -24,12 +27,17 @@
     X(DETECT, "detect", 0, "3s", "TIME", 3, "Take a silent worker for lost (default 3s)")          \
     X(START_TIMEOUT, "start-timeout", 0, "5m", "TIME", 3, "Wait for all workers (default 5m)")     \
     X(GRACE, "grace", 0, "30s", "TIME", 3, "What a worker gets to save itself (default 30s)")      \
+    X(MAX_RESTARTS, "max-restarts", 0, "3", "N", 3, "Start lost workers again, N times an hour")   \
+    X(SLOW_EVICT, "slow-evict", 0, "10", "N", 3, "Put out who is N times slower (10; 0: nobody)")  \
+    X(SLOW_WINDOW, "slow-window", 0, "2", "N", 3, "... in N steps one after the other (2)")        \
+    X(COOL_DOWN, "cool-down", 0, "30s", "TIME", 3, "How long a slow worker stays out (30s)")       \
     X(RUN_DIR, "run-dir", 0, "", "DIR", 4, "The run folder (default runs/NAME-TIME)")              \
     X(SHOW, "show", 0, "all", "RANKS", 4, "Whose output is shown: all, none, 0,3-5")               \
     X(PREFIX, "prefix", 0, "auto", "WHEN", 4, "Put the rank before each line: auto, none")         \
     X(QUIET, "quiet", 'q', "no", NULL, 4, "Only errors and the workers' own output")               \
     X(VERBOSE, "verbose", 'v', "no", NULL, 4, "Also timeouts, and each worker's start and end")    \
-    X(JSON, "json", 0, "no", NULL, 4, "The launcher's own messages as JSON, on stderr")
+    X(JSON, "json", 0, "no", NULL, 4, "The launcher's own messages as JSON, on stderr")            \
+    X(COMMITS, "commits", 0, "no", NULL, 4, "Keep each worker's commits in commits.jsonl")
 
 enum run_setting {
 #define RF_X(NAME, flag, key, standard, argument, group, help) RUN_##NAME,
@@ -40,7 +48,7 @@ enum run_setting {
 
 enum run_bind { RUN_BIND_NONE, RUN_BIND_CORE };
 
-enum { RUN_MAX_EXPORTS = 64, RUN_MAX_NOTES = 24, RUN_NAME_MAX = 40 };
+enum { RUN_MAX_EXPORTS = 64, RUN_MAX_NOTES = 24, RUN_NAME_MAX = 40, RUN_RESTARTS_LIMIT = 1000 };
 
 struct run_value {
     const char *text;   /* borrowed from argv, the environment or `text_room` */
@@ -49,8 +57,16 @@ struct run_value {
 
 struct run_options {
     struct run_value values[RUN_SETTING_COUNT];
-    char text_room[16]; /* of a number of workers that was worked out */
-    int workers;
+    char text_room[16];           /* of a number of workers that was worked out */
+    char join_room[256];          /* of an address put together */
+    int workers;                  /* started here */
+    int first_id;                 /* theirs are the next `workers`; 0 but for those that join */
+    bool elastic;                 /* the job goes on without workers that are lost */
+    int size, min_size, max_size; /* of the job: at its start, at least, at most */
+    int max_restarts;             /* within an hour */
+    int slow_evict, slow_window, cool_down_ms;
+    bool faults; /* rehearsed ones are allowed */
+    bool commits;
     int cores; /* that this process may use */
     int detect_ms, start_timeout_ms, grace_ms;
     int threads; /* 0: auto */

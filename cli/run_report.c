@@ -24,7 +24,7 @@ struct evidence {
 /* The lower, the nearer to the cause. SIGKILL is never a program's reaction to a lost peer; status
  * 69 always is one. A worker that a signal has stopped fails nobody but those who lose it. */
 static int failure_class(const struct run_worker *worker) {
-    if (worker->state == WORKER_NONE || run_worker_ended_well(worker)) {
+    if (worker->state == WORKER_NONE || worker->is_outlived || run_worker_ended_well(worker)) {
         return CLASS_NONE;
     }
     if (worker->frozen) {
@@ -94,16 +94,6 @@ static void gather_evidence(const struct run_worker *worker, struct evidence *ev
     }
 }
 
-static void signal_name(char out[16], int signal) {
-    const char *name = sigabbrev_np(signal);
-
-    if (name) {
-        snprintf(out, 16, "SIG%s", name);
-    } else {
-        snprintf(out, 16, "signal %d", signal);
-    }
-}
-
 static void explain_kill(const struct run_report *report, char why[RF_ERROR_DETAIL_MAX]) {
     struct run_memory now;
     const struct run_memory *before = &report->memory_before;
@@ -134,7 +124,7 @@ static void explain_signal(const struct run_report *report, int signal,
     char name[16];
     const char *description = sigdescr_np(signal);
 
-    signal_name(name, signal);
+    run_signal_name(name, signal);
     if (signal == SIGKILL) {
         explain_kill(report, why);
     } else if (signal == SIGABRT) {
@@ -162,7 +152,7 @@ static void explain(const struct run_report *report, const struct run_worker *wo
     } else if (worker->status == 128 + SIGKILL) {
         explain_kill(report, why);
     } else if (worker->status > 128 && worker->status < 128 + NSIG) {
-        signal_name(name, worker->status - 128);
+        run_signal_name(name, worker->status - 128);
         snprintf(why, RF_ERROR_DETAIL_MAX, "likely: a process of its own died of %s (128 + %d)",
                  name, worker->status - 128);
     } else if (worker->status == STATUS_PEER_LOST) {
@@ -183,7 +173,8 @@ static void count_consequences(const struct run_report *report, const struct run
     *ended = *stopped = 0;
     for (int i = 0; i < report->options->workers; i++) {
         const struct run_worker *worker = &report->workers[i];
-        if (worker == culprit || worker->state == WORKER_NONE || run_worker_ended_well(worker)) {
+        if (worker == culprit || worker->state == WORKER_NONE || worker->is_outlived ||
+            run_worker_ended_well(worker)) {
             continue;
         }
         *(worker->told ? stopped : ended) += 1;
@@ -244,16 +235,22 @@ static void describe(const struct run_report *report, const struct run_worker *c
     int ended, stopped;
 
     if (culprit->frozen) {
-        report_fail(err, RF_EWORKER, 0, "worker %d stood still, stopped by a signal",
-                    culprit->rank);
+        report_fail(err, RF_EWORKER, 0, "worker %d stood still, stopped by a signal", culprit->id);
     } else if (culprit->signal) {
-        signal_name(name, culprit->signal);
-        report_fail(err, RF_EWORKER, 0, "worker %d was ended by %s", culprit->rank, name);
+        run_signal_name(name, culprit->signal);
+        report_fail(err, RF_EWORKER, 0, "worker %d was ended by %s", culprit->id, name);
     } else {
-        report_fail(err, RF_EWORKER, 0, "worker %d failed with exit status %d", culprit->rank,
+        report_fail(err, RF_EWORKER, 0, "worker %d failed with exit status %d", culprit->id,
                     culprit->status);
     }
-    err->rank = culprit->rank;
+    err->rank = culprit->id;
+    if (report->left_below_min) {
+        size_t at = strlen(err->text);
+        snprintf(err->text + at, sizeof err->text - at,
+                 ", and %d worker%s %s fewer than the minimum of %d", report->left,
+                 report->left == 1 ? "" : "s", report->left == 1 ? "is" : "are",
+                 report->options->min_size);
+    }
     format_duration(after, (double)(culprit->ended_ns - culprit->started_ns) / 1e9);
     count_consequences(report, culprit, &ended, &stopped);
     int at = snprintf(err->what, sizeof err->what, "%.100s, process %d, ended after %s",
@@ -278,7 +275,7 @@ static void take_text(const json_t *report, const char *key, char *out, size_t r
 /* What the worker itself said is nearer to the cause than its exit status. */
 static bool take_own_report(const struct run_report *report, const struct run_worker *culprit,
                             struct rf_error *err) {
-    json_t *own = run_folder_take_report(report->folder, culprit->rank);
+    json_t *own = run_folder_take_report(report->folder, culprit->id, culprit->restarts);
     int code = (int)json_integer_value(json_object_get(own, "code"));
     char end[RF_ERROR_DETAIL_MAX];
 
@@ -286,7 +283,7 @@ static bool take_own_report(const struct run_report *report, const struct run_wo
         json_decref(own);
         return false;
     }
-    snprintf(end, sizeof end, "worker %d, exit status %d: %.180s", culprit->rank, culprit->status,
+    snprintf(end, sizeof end, "worker %d, exit status %d: %.180s", culprit->id, culprit->status,
              err->what);
     err->code = code;
     err->why[0] = 0;
@@ -302,13 +299,13 @@ static bool take_own_report(const struct run_report *report, const struct run_wo
 void run_report_worker(const struct run_report *report, const struct run_worker *culprit) {
     struct rf_error err;
     struct evidence evidence;
-    char log[PATH_MAX + 64];
+    char log[PATH_MAX + RUN_LOG_NAME_MAX], name[RUN_LOG_NAME_MAX];
 
     describe(report, culprit, &err);
     bool said_it_itself = take_own_report(report, culprit, &err);
     gather_evidence(culprit, &evidence);
-    snprintf(log, sizeof log, "%s/logs/g1/%03d.%s", report->folder->shown, culprit->rank,
-             evidence.log);
+    run_folder_log_name(name, culprit->id, culprit->restarts, evidence.log);
+    snprintf(log, sizeof log, "%s/%s", report->folder->shown, name);
     if (!said_it_itself &&
         snprintf(err.next, sizeof err.next, "tail -n 50 %s", log) >= (int)sizeof err.next) {
         err.next[0] = '\0';
@@ -328,9 +325,10 @@ void run_report_worker(const struct run_report *report, const struct run_worker 
     for (int i = 0; i < evidence.count; i++) {
         json_array_append_new(lines, text_or_marks(evidence.lines[i]));
     }
-    json_object_update_new(
-        object, json_pack("{s:i, s:i, s:i, s:i, s:o, s:o}", "rank", culprit->rank, "pid",
-                          (int)culprit->pid, "exit_code", run_worker_exit_code(culprit), "signal",
-                          culprit->signal, "log", text_or_marks(log), "last_lines", lines));
+    json_object_update_new(object,
+                           json_pack("{s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "id", culprit->id,
+                                     "rank", culprit->id, "pid", (int)culprit->pid, "exit_code",
+                                     run_worker_exit_code(culprit), "signal", culprit->signal,
+                                     "log", text_or_marks(log), "last_lines", lines));
     publish(report, object);
 }

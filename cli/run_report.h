@@ -12,6 +12,8 @@ struct run_report {
     struct run_folder *folder;
     const struct run_worker *workers;
     struct run_memory memory_before;
+    bool left_below_min; /* the job ended for want of workers: `left` were left */
+    int left;
 };
 
 /* The worker that failed first in causal order: a local fault before a peer's view of it. NULL

@@ -86,8 +86,9 @@ static void tell_guard(int fd, pid_t message) {
 }
 
 /* Between fork and exec: only calls that are safe there. */
-static _Noreturn void child_main(const struct run_launch *launch, char **environment, int key_fd,
-                                 const cpu_set_t *cores, const int pipes[3], pid_t parent) {
+static _Noreturn void child_main(const struct run_launch *launch, char **environment,
+                                 const int inherited[2], const cpu_set_t *cores, const int pipes[3],
+                                 pid_t parent) {
     struct sigaction standard = {.sa_handler = SIG_DFL};
 
     setpgid(0, 0);
@@ -98,7 +99,7 @@ static _Noreturn void child_main(const struct run_launch *launch, char **environ
     tell_guard(launch->guard->fd, getpid());
     int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(pipes[0], 1) < 0 || dup2(pipes[1], 2) < 0 ||
-        fcntl(key_fd, F_SETFD, 0)) {
+        fcntl(inherited[0], F_SETFD, 0) || (inherited[1] >= 0 && fcntl(inherited[1], F_SETFD, 0))) {
         goto failed;
     }
     if (cores && sched_setaffinity(0, sizeof *cores, cores)) {
@@ -125,7 +126,8 @@ static void close_both(int ends[2]) {
 }
 
 int run_worker_start(struct run_worker *worker, const struct run_launch *launch, char **environment,
-                     int key_fd, const cpu_set_t *cores, int *exec_errno, struct rf_error *err) {
+                     int key_fd, int event_fd, const cpu_set_t *cores, int *exec_errno,
+                     struct rf_error *err) {
     int out[2] = {-1, -1}, errors[2] = {-1, -1}, exec[2] = {-1, -1};
     pid_t parent = getpid();
     int rc = 0;
@@ -133,16 +135,17 @@ int run_worker_start(struct run_worker *worker, const struct run_launch *launch,
     *exec_errno = 0;
     if (pipe2(out, O_CLOEXEC) || pipe2(errors, O_CLOEXEC) || pipe2(exec, O_CLOEXEC) ||
         fcntl(out[0], F_SETFL, O_NONBLOCK) || fcntl(errors[0], F_SETFL, O_NONBLOCK)) {
-        rc = report_fail(err, RF_EIO, errno, "cannot make the pipes of worker %d", worker->rank);
+        rc = report_fail(err, RF_EIO, errno, "cannot make the pipes of worker %d", worker->id);
         goto out;
     }
     pid_t pid = fork();
     if (pid < 0) {
-        rc = report_fail(err, RF_EIO, errno, "cannot start worker %d", worker->rank);
+        rc = report_fail(err, RF_EIO, errno, "cannot start worker %d", worker->id);
         goto out;
     }
     if (!pid) {
-        child_main(launch, environment, key_fd, cores, (int[]){out[1], errors[1], exec[1]}, parent);
+        child_main(launch, environment, (int[]){key_fd, event_fd}, cores,
+                   (int[]){out[1], errors[1], exec[1]}, parent);
     }
     setpgid(pid, pid); /* here too: whoever comes first */
     close(exec[1]);
@@ -212,4 +215,25 @@ bool run_worker_ended_well(const struct run_worker *worker) {
 
 int run_worker_exit_code(const struct run_worker *worker) {
     return worker->signal ? 128 + worker->signal : worker->status;
+}
+
+void run_signal_name(char out[16], int signal) {
+    const char *name = sigabbrev_np(signal);
+
+    if (name) {
+        snprintf(out, 16, "SIG%s", name);
+    } else {
+        snprintf(out, 16, "signal %d", signal);
+    }
+}
+
+void run_worker_end_text(const struct run_worker *worker, char *out, size_t room) {
+    char name[16];
+
+    if (worker->signal) {
+        run_signal_name(name, worker->signal);
+        snprintf(out, room, "ended by %s", name);
+    } else {
+        snprintf(out, room, "ended with exit status %d", worker->status);
+    }
 }

@@ -6,6 +6,7 @@
 #ifndef RF_CLI_RUN_WORKER_H
 #define RF_CLI_RUN_WORKER_H
 
+#include "run_events.h"
 #include "run_output.h"
 
 #include <ringfold/error.h>
@@ -35,7 +36,9 @@ enum run_worker_state {
 
 struct run_worker {
     enum run_worker_state state;
-    int rank;
+    int id;       /* its name in the job, over all its starts */
+    int local;    /* its place among those of this host */
+    int restarts; /* how often it was started again */
     pid_t pid;
     int64_t started_ns, ended_ns;
     int64_t drain_deadline_ns;
@@ -45,6 +48,17 @@ struct run_worker {
     bool told;   /* TERM or KILL was sent to it before its end was seen */
     bool frozen; /* a signal had stopped it when the others failed */
     struct stream out, err;
+    struct run_pipe events;
+
+    /* Of an elastic job. */
+    bool has_committed;    /* since it was started: it holds the job's state */
+    bool is_outlived;      /* the others run without it: its end fails nobody */
+    char lost_by[48];      /* "ended by SIGKILL": its end that was not told yet */
+    bool told_lost;        /* since it was a member last */
+    bool wants_restart;    /* once it is DONE; until then it has no time yet */
+    int64_t restart_at_ns; /* 0: not waited for */
+    int64_t last_restart_ns;
+    int quick_restarts; /* one soon after the other */
 };
 
 /* What all workers have in common. */
@@ -56,11 +70,12 @@ struct run_launch {
     struct rlimit open_files; /* likewise */
 };
 
-/* Starts a worker whose streams are set up but for their descriptors. `cores` may be NULL. Where
- * the program cannot be executed, *exec_errno says why and the result is RF_EWORKER. */
+/* Starts a worker whose streams are set up but for their descriptors. It inherits `key_fd` and,
+ * where it is not negative, `event_fd`. `cores` may be NULL. Where the program cannot be executed,
+ * *exec_errno says why and the result is RF_EWORKER. */
 RF_MUST_CHECK int run_worker_start(struct run_worker *worker, const struct run_launch *launch,
-                                   char **environment, int key_fd, const cpu_set_t *cores,
-                                   int *exec_errno, struct rf_error *err);
+                                   char **environment, int key_fd, int event_fd,
+                                   const cpu_set_t *cores, int *exec_errno, struct rf_error *err);
 
 /* Whether it has ended since the last look; then signal and status are set, and it is DRAINING. */
 bool run_worker_ended(struct run_worker *worker);
@@ -76,6 +91,12 @@ void run_worker_reap(struct run_worker *worker, const struct run_guard *guard);
 
 /* Ended with 0, or with 75, stopped on request. */
 bool run_worker_ended_well(const struct run_worker *worker);
+
+/* "SIGKILL", or "signal 77" for one without a name. */
+void run_signal_name(char out[16], int signal);
+
+/* "ended by SIGKILL", "ended with exit status 3". */
+void run_worker_end_text(const struct run_worker *worker, char *out, size_t room);
 
 /* As shells have it: the status, or 128 and the signal. */
 int run_worker_exit_code(const struct run_worker *worker);
