@@ -52,6 +52,8 @@ struct rf_train_step {
     uint64_t samples, digest;
     double samples_per_s; /* of all workers */
     int slowest_rank;
+    uint32_t retries; /* how often the step was begun again, after failures */
+    uint32_t redone;  /* shards that this worker computed in place of workers that were lost */
 };
 
 struct rf_train_epoch {

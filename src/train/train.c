@@ -184,7 +184,9 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
                                  .samples = report->samples,
                                  .digest = report->digest,
                                  .samples_per_s = all > 0 ? (double)report->samples / all : 0,
-                                 .slowest_rank = report->slowest_rank};
+                                 .slowest_rank = report->slowest_rank,
+                                 .retries = report->retries,
+                                 .redone = report->redone};
 
     sum->steps++;
     sum->samples += step.samples;
