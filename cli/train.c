@@ -1,8 +1,13 @@
 /* `ringfold train`: reads the settings, joins the job, trains, and tells of it.
  *
- * Every worker runs this; rank 0 alone has a screen and files. What rank 0 cannot write ends the
- * job for all: it says so in rf_comm_abort, and after training all meet once more in a barrier, so
- * that a failure while the results are being written is everybody's failure too. */
+ * Every worker runs this; rank 0 alone has a screen and files. In an elastic job that may be
+ * another worker from one step to the next: each keeps the last steps in mind, so that whoever
+ * takes over writes what its predecessor could not.
+ *
+ * What rank 0 cannot write ends the job for all. In a fixed job it says so in rf_comm_abort, and
+ * after training all meet once more in a barrier, so that a failure while the results are being
+ * written is everybody's failure too. In an elastic job it asks all to stop after the step, and
+ * nobody waits for anybody at the end. */
 #include "train.h"
 #include "commands.h"
 #include "report.h"
@@ -35,27 +40,109 @@ static void signals_catch(void) {
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of the write, told below */
 }
 
+enum { RECENT = 32 };
+
 struct session {
     struct train_settings settings;
     struct rf_comm *comm;
-    bool first; /* rank 0 */
+    bool elastic;
     bool launched;
+    bool is_start; /* this worker was rank 0 when the job began: files are made anew */
     struct train_screen screen;
     struct train_files files;
+    struct train_history history;
+    struct rf_train_step recent[RECENT]; /* the last steps, step s at s % RECENT */
+    uint64_t oldest, newest;             /* of them; 0: none */
+    uint64_t generation;
+    int ids[RF_MAX_RANKS], id_count; /* of that generation */
     bool stop_told, aborted;
 };
 
+static bool is_first(const struct session *session) {
+    return rf_rank(session->comm) == 0;
+}
+
 /* Rank 0 cannot go on: nobody shall wait for it. */
 static void abort_on_failure(struct session *session) {
-    if (session->files.err.code && !session->aborted) {
+    if (session->files.err.code && !session->aborted && !session->elastic) {
         session->aborted = true;
         rf_comm_abort(session->comm, session->files.err.text);
     }
 }
 
+/* --- the group, from one step to the next ----------------------------------------------------- */
+
+static bool has_id(const int *ids, int count, int id) {
+    for (int i = 0; i < count; i++) {
+        if (ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Who is lost and who has joined since the last look. */
+static void history_look(struct session *session) {
+    struct train_history *history = &session->history;
+    int ids[RF_MAX_RANKS], size = rf_size(session->comm);
+    uint64_t lost = 0, joined = 0, generation = rf_generation(session->comm);
+
+    if (!session->elastic || generation == session->generation) {
+        return;
+    }
+    for (int rank = 0; rank < size; rank++) {
+        ids[rank] = rf_id_of(session->comm, rank);
+        joined += !has_id(session->ids, session->id_count, ids[rank]);
+    }
+    for (int i = 0; i < session->id_count; i++) {
+        lost += !has_id(ids, size, session->ids[i]);
+    }
+    if (session->generation) {
+        history->lost += lost;
+        history->joined += joined;
+        history->reformed += !lost && !joined;
+    }
+    session->generation = generation;
+    session->id_count = size;
+    memcpy(session->ids, ids, (size_t)size * sizeof *ids);
+}
+
+static void remember(struct session *session, const struct rf_train_step *step) {
+    if (session->newest + 1 != step->step) { /* the first, or after a while outside of the group */
+        session->oldest = step->step;
+    }
+    session->newest = step->step;
+    session->recent[step->step % RECENT] = *step;
+    if (session->newest - session->oldest >= RECENT) {
+        session->oldest = session->newest - RECENT + 1;
+    }
+}
+
+/* Files are rank 0's: opened when this worker becomes it, with the steps that are missing there,
+ * and left when it no longer is. */
+static void files_keep(struct session *session) {
+    struct rf_error ignored; /* kept in files.err too */
+
+    if (!is_first(session)) {
+        if (session->files.is_open) {
+            files_close(&session->files);
+        }
+    } else if (!session->files.is_open &&
+               !files_open(&session->files, &session->settings, false, &ignored)) {
+        for (uint64_t step = session->oldest; step && step < session->newest; step++) {
+            files_step(&session->files, &session->recent[step % RECENT]);
+        }
+    }
+}
+
+/* --- callbacks -------------------------------------------------------------------------------- */
+
 static void on_start(void *context, const struct rf_train_start *start) {
     struct session *session = context;
-    if (session->first) {
+
+    history_look(session);
+    screen_begin(&session->screen);
+    if (session->is_start) {
         screen_start(&session->screen, &session->settings, start, rf_comm_transport(session->comm),
                      session->files.folder);
         files_start(&session->files, &session->settings, start, rf_comm_transport(session->comm));
@@ -65,19 +152,28 @@ static void on_start(void *context, const struct rf_train_start *start) {
 
 static void on_step(void *context, const struct rf_train_step *step) {
     struct session *session = context;
-    if (session->first) {
+
+    history_look(session);
+    session->history.retried += step->retries > 0;
+    session->history.redone += step->redone;
+    remember(session, step);
+    screen_count(&session->screen, step);
+    files_keep(session);
+    if (is_first(session)) {
         if (step->step == 1) {
             files_gradients_write(&session->files);
         }
         files_step(&session->files, step);
-        screen_step(&session->screen, step);
+        screen_step(&session->screen, step, rf_size(session->comm));
         abort_on_failure(session);
     }
 }
 
 static void on_epoch(void *context, const struct rf_train_epoch *epoch) {
     struct session *session = context;
-    if (session->first) {
+
+    screen_best(&session->screen, epoch);
+    if (is_first(session)) {
         screen_epoch(&session->screen, epoch);
     }
 }
@@ -85,18 +181,19 @@ static void on_epoch(void *context, const struct rf_train_epoch *epoch) {
 static void on_tensor(void *context, bool gradient, const char *name, const float *data,
                       const size_t *shape, int dims) {
     struct session *session = context;
-    if (session->first) {
+
+    if (is_first(session) && (!gradient || session->files.is_open)) {
         files_tensor(&session->files, gradient, name, data, shape, dims);
     }
 }
 
 static bool on_stop(void *context) {
     struct session *session = context;
-    if (stop_asked && session->first && !session->stop_told) {
+    if (stop_asked && is_first(session) && !session->stop_told) {
         session->stop_told = true;
         screen_stopping(&session->screen);
     }
-    return stop_asked;
+    return stop_asked || (session->elastic && session->files.err.code);
 }
 
 /* Training itself, and what rank 0 makes of it. */
@@ -109,34 +206,44 @@ static int train(struct session *session, struct rf_train_result *result, struct
                                                  .context = session};
     int code;
 
-    if (session->first) {
-        code = files_open(&session->files, &session->settings, err);
+    session->is_start = is_first(session);
+    if (session->is_start) {
+        code = files_open(&session->files, &session->settings, true, err);
         if (code) {
             rf_comm_abort(session->comm, err->text);
+            rf_comm_end(session->comm);
             return code;
         }
     }
     code = rf_train(session->comm, &session->settings.train, &callbacks, result, err);
-    if (!code && session->first) {
+    if (!code) {
+        history_look(session);
+        files_keep(session);
+    }
+    if (!code && is_first(session)) {
         files_finish(&session->files, &session->settings, result, rf_size(session->comm));
         abort_on_failure(session);
     }
     if (session->files.err.code) {
         *err = session->files.err;
-        return err->code;
-    }
-    if (!code) {
+        code = err->code;
+    } else if (!code && !session->elastic) {
         code = rf_barrier(session->comm);
         if (code) {
             rf_comm_error(session->comm, err);
         }
+    }
+    if (!code || session->files.err.code) {
+        rf_comm_end(session->comm);
     }
     return code;
 }
 
 /* Whether the failure is another worker's, and this one's end only follows from it. */
 static bool is_consequence(const struct session *session, const struct rf_error *err) {
-    return err->code == RF_ELOST || (err->rank >= 0 && err->rank != rf_rank(session->comm));
+    bool by_others = err->code == RF_ELOST || err->code == RF_ETOOFEW || err->code == RF_EENDED ||
+                     err->code == RF_ESTATELESS;
+    return by_others || (err->rank >= 0 && err->rank != rf_rank(session->comm));
 }
 
 /* One incident, one report: under the launcher by the worker where it happened; what merely follows
@@ -202,21 +309,22 @@ int cmd_train(int argc, char **argv) {
         return exit_status(code);
     }
     signals_catch();
+    session.elastic = options.min_size > 0;
+    session.files.metrics.fd = session.files.log.fd = -1;
     code = rf_comm_create(&options, &session.comm, &err);
     if (code) {
         report_error(&err);
-        return exit_status(code);
+        return err.code == RF_EENDED ? EX_UNAVAILABLE : exit_status(code);
     }
-    session.first = rf_rank(session.comm) == 0;
-    screen_init(&session.screen, &session.settings, rf_size(session.comm));
+    screen_init(&session.screen, &session.settings, options.size);
     code = train(&session, &result, &err);
     if (code) {
         status = failure_tell(&session, &err);
     } else {
         status = exit_status(result.stopped ? RF_ESTOPPED : RF_OK);
-        if (session.first) {
-            screen_receipt(&session.screen, &session.settings, &result, session.files.folder,
-                           session.files.weights_path);
+        if (is_first(&session)) {
+            screen_receipt(&session.screen, &session.settings, &result, &session.history,
+                           rf_size(session.comm), session.files.folder, session.files.weights_path);
         }
     }
     files_close(&session.files);

@@ -1,7 +1,7 @@
 /* What the files of `ringfold train` share: its settings, its screen and its files.
  *
- * Only rank 0 has a screen and files. A screen writes to stdout and knows nothing of files; files
- * know nothing of the screen. */
+ * Only rank 0, whoever that is at the moment, has a screen and files. A screen writes to stdout and
+ * knows nothing of files; files know nothing of the screen. */
 #ifndef RF_CLI_TRAIN_H
 #define RF_CLI_TRAIN_H
 
@@ -9,6 +9,7 @@
 #include <ringfold/ringfold.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
 enum { TRAIN_SETTINGS = 22 };
@@ -39,9 +40,11 @@ struct train_screen {
     bool live;  /* a last line that is written over */
     bool drawn; /* it stands there now */
     bool quiet;
-    bool header; /* the table's head has been printed */
-    int size;
+    bool header; /* the table's head has been printed, here or by who was rank 0 before */
+    int size;    /* workers at the start */
     double began, printed, redrawn; /* seconds, monotonic */
+    uint64_t first;                 /* steps that were committed before this worker's first */
+    bool counts;                    /* ... which is known */
 
     /* Since the last line of the table. */
     uint64_t steps, samples;
@@ -51,17 +54,32 @@ struct train_screen {
     uint64_t best_epoch;
 };
 
+/* What happened to the group, as this worker saw it. */
+struct train_history {
+    uint64_t lost, joined;    /* workers */
+    uint64_t reformed;        /* new generations with the same workers */
+    uint64_t retried, redone; /* steps that were begun again; shards computed for lost workers */
+};
+
 void screen_init(struct train_screen *screen, const struct train_settings *settings, int size);
+
+/* These are for every worker, so that whoever becomes rank 0 knows them. */
+void screen_begin(struct train_screen *screen);
+void screen_count(struct train_screen *screen, const struct rf_train_step *step);
+void screen_best(struct train_screen *screen, const struct rf_train_epoch *epoch);
+
+/* The rest is for rank 0. `workers` is how many there are now. */
 void screen_start(struct train_screen *screen, const struct train_settings *settings,
                   const struct rf_train_start *start, const char *transport, const char *folder);
-void screen_step(struct train_screen *screen, const struct rf_train_step *step);
+void screen_step(struct train_screen *screen, const struct rf_train_step *step, int workers);
 void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoch);
 void screen_stopping(struct train_screen *screen);
 
 /* Takes the live line away, so that something else can be printed. */
 void screen_clear(struct train_screen *screen);
 void screen_receipt(struct train_screen *screen, const struct train_settings *settings,
-                    const struct rf_train_result *result, const char *folder, const char *weights);
+                    const struct rf_train_result *result, const struct train_history *history,
+                    int workers, const char *folder, const char *weights);
 
 /* --- files --------------------------------------------------------------------------------------
  */
@@ -72,25 +90,37 @@ struct train_tensors {
     size_t count, capacity;
 };
 
+/* A file of one object a line, to which others that were rank 0 before may have written, or still
+ * do: a step is never in it twice. */
+struct train_log {
+    int fd; /* -1: not open */
+    const char *path;
+    bool is_regular; /* its end can be looked at */
+    off_t end;       /* as we know it */
+    uint64_t last;   /* the step of the line before it */
+};
+
 struct train_files {
     char folder[PATH_MAX];
     char metrics_path[PATH_MAX];
     char weights_path[PATH_MAX];
-    FILE *metrics, *log;
-    const char *log_path, *gradients_path;
+    bool is_open;
+    struct train_log metrics, log;
+    const char *gradients_path;
     struct train_tensors gradients, weights;
     struct rf_error err; /* the first failure; later calls do nothing */
 };
 
-/* Makes the run folder and opens the logs. On an error files_close is still due. */
-int files_open(struct train_files *files, const struct train_settings *settings,
+/* Makes the run folder and opens the logs: empty where this is the job's begin (`is_first`), else
+ * as they are. On an error files_close is still due, and files->err has it too. */
+int files_open(struct train_files *files, const struct train_settings *settings, bool is_first,
                struct rf_error *err);
 void files_close(struct train_files *files);
 
 /* These leave a failure in files->err. */
 void files_start(struct train_files *files, const struct train_settings *settings,
                  const struct rf_train_start *start, const char *transport);
-void files_step(struct train_files *files, const struct rf_train_step *step);
+void files_step(struct train_files *files, const struct rf_train_step *step); /* if it is later */
 void files_tensor(struct train_files *files, bool gradient, const char *name, const float *data,
                   const size_t *shape, int dims);
 void files_gradients_write(struct train_files *files);

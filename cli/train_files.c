@@ -2,8 +2,9 @@
  * weights; the user's log.
  *
  * A file that matters at its end only (weights, SUMMARY.md) is written under another name, synced
- * and renamed, so that it is whole or not there. A log is flushed at each line. The first failure
- * is kept in files->err; nothing is written after it. */
+ * and renamed, so that it is whole or not there. A log is written a line at a time, under a lock:
+ * in an elastic job another worker may have become rank 0 meanwhile, and a step that is there
+ * already is left out. The first failure is kept in files->err; nothing is written after it. */
 #include "report.h"
 #include "train.h"
 
@@ -14,11 +15,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { TENSOR_DIMS = 4, TENSOR_NAME = 128, HEADER_ALIGN = 8 };
+enum { TENSOR_DIMS = 4, TENSOR_NAME = 128, HEADER_ALIGN = 8, LINE_MOST = 1 << 14 };
 
 struct train_tensor {
     char name[TENSOR_NAME];
@@ -106,12 +108,27 @@ static bool path_join(struct train_files *files, char out[PATH_MAX], const char 
     return true;
 }
 
-static FILE *log_open(struct train_files *files, const char *path) {
-    FILE *file = fopen(path, "we");
-    if (!file) {
-        fail(files, errno, "write", path);
+static void log_open(struct train_files *files, struct train_log *log, const char *path,
+                     bool is_first) {
+    struct stat status;
+    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (is_first ? O_TRUNC : 0);
+
+    *log = (struct train_log){.fd = open(path, flags, 0666), .path = path};
+    if (log->fd < 0 && errno == EACCES) { /* a file that can only be written */
+        log->fd = open(path, (flags & ~O_RDWR) | O_WRONLY, 0666);
     }
-    return file;
+    if (log->fd < 0) {
+        fail(files, errno, "write", path);
+        return;
+    }
+    log->is_regular = !fstat(log->fd, &status) && S_ISREG(status.st_mode);
+}
+
+static void log_close(struct train_log *log) {
+    if (log->fd >= 0) {
+        close(log->fd);
+    }
+    log->fd = -1;
 }
 
 /* That a file cannot be written should be known before the training and not after it. */
@@ -128,14 +145,14 @@ static void writable_check(struct train_files *files, const char *path) {
     unlink(temporary);
 }
 
-int files_open(struct train_files *files, const struct train_settings *settings,
+int files_open(struct train_files *files, const struct train_settings *settings, bool is_first,
                struct rf_error *err) {
+    files->is_open = true;
     if (!folder_make(files, settings) && path_join(files, files->metrics_path, "metrics.jsonl") &&
         path_join(files, files->weights_path, "model.safetensors")) {
-        files->metrics = log_open(files, files->metrics_path);
+        log_open(files, &files->metrics, files->metrics_path, is_first);
         if (settings->log) {
-            files->log_path = settings->log;
-            files->log = log_open(files, settings->log);
+            log_open(files, &files->log, settings->log, is_first);
         }
         if (settings->save) {
             snprintf(files->weights_path, sizeof files->weights_path, "%s", settings->save);
@@ -159,13 +176,9 @@ static void tensors_free(struct train_tensors *tensors) {
 }
 
 void files_close(struct train_files *files) {
-    if (files->metrics) {
-        fclose(files->metrics);
-    }
-    if (files->log) {
-        fclose(files->log);
-    }
-    files->metrics = files->log = NULL;
+    log_close(&files->metrics);
+    log_close(&files->log);
+    files->is_open = false;
     tensors_free(&files->gradients);
     tensors_free(&files->weights);
 }
@@ -344,16 +357,63 @@ void files_gradients_write(struct train_files *files) {
 /* --- records ------------------------------------------------------------------------------------
  */
 
-/* One object a line, flushed, so that a reader sees whole lines and a full disk is noticed at once.
- */
-static void line_write(struct train_files *files, FILE *file, const char *path,
-                       const json_t *object) {
-    if (!file || files->err.code) {
+/* The step that the last whole line tells of; what a writer that died has left of a line is cut
+ * off. */
+static void log_look_back(struct train_log *log, off_t size) {
+    char tail[LINE_MOST];
+    off_t from = size > LINE_MOST ? size - LINE_MOST : 0;
+
+    ssize_t count = pread(log->fd, tail, sizeof tail, from);
+    if (count <= 0) {
         return;
     }
-    errno = 0;
-    if (json_dumpf(object, file, JSON_COMPACT) || fputc('\n', file) == EOF || fflush(file)) {
-        fail(files, errno, "write", path);
+    const char *end = memrchr(tail, '\n', (size_t)count);
+    off_t whole = end ? from + (end + 1 - tail) : from;
+    if (whole < size && (end || !from) && !ftruncate(log->fd, whole)) {
+        size = whole;
+    }
+    const char *before = end ? memrchr(tail, '\n', (size_t)(end - tail)) : NULL;
+    const char *line = before ? before + 1 : tail;
+    json_t *object = end ? json_loadb(line, (size_t)(end - line), 0, NULL) : NULL;
+    json_int_t step = json_integer_value(json_object_get(object, "step"));
+    log->last = step > 0 ? (uint64_t)step : 0;
+    log->end = size;
+    json_decref(object);
+}
+
+/* One object a line. `step` 0: it is none of a step. */
+static void line_write(struct train_files *files, struct train_log *log, uint64_t step,
+                       const json_t *object) {
+    struct stat status;
+    int failed = 0;
+
+    if (log->fd < 0 || files->err.code) {
+        return;
+    }
+    char *text = json_dumps(object, JSON_COMPACT);
+    if (!text) {
+        fail_memory(files);
+        return;
+    }
+    size_t length = strlen(text);
+    text[length++] = '\n'; /* in place of the end */
+    if (log->is_regular) {
+        flock(log->fd, LOCK_EX);
+        if (!fstat(log->fd, &status) && status.st_size != log->end) {
+            log_look_back(log, status.st_size);
+        }
+    }
+    if (!step || step > log->last) {
+        failed = write_all(log->fd, text, length);
+        log->end += (off_t)length;
+        log->last = step ? step : log->last;
+    }
+    if (log->is_regular) {
+        flock(log->fd, LOCK_UN);
+    }
+    free(text);
+    if (failed) {
+        fail(files, failed, "write", log->path);
     }
 }
 
@@ -380,8 +440,8 @@ void files_step(struct train_files *files, const struct rf_train_step *s) {
         fail_memory(files);
         return;
     }
-    line_write(files, files->metrics, files->metrics_path, object);
-    line_write(files, files->log, files->log_path, object);
+    line_write(files, &files->metrics, s->step, object);
+    line_write(files, &files->log, s->step, object);
     json_decref(object);
 }
 
@@ -438,7 +498,7 @@ static void summary_log(struct train_files *files, const struct rf_train_result 
         fail_memory(files);
         return;
     }
-    line_write(files, files->log, files->log_path, object);
+    line_write(files, &files->log, 0, object);
     json_decref(object);
 }
 

@@ -59,7 +59,6 @@ void screen_start(struct train_screen *screen, const struct train_settings *sett
                   const struct rf_train_start *start, const char *transport, const char *folder) {
     char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], host[64] = "";
 
-    screen->began = now_s();
     if (screen->quiet) {
         return;
     }
@@ -78,10 +77,21 @@ void screen_start(struct train_screen *screen, const struct train_settings *sett
     fflush(screen->out);
 }
 
-/* What is left, from the rate since the start; "" before there is one. */
+void screen_begin(struct train_screen *screen) {
+    screen->began = now_s();
+}
+
+void screen_count(struct train_screen *screen, const struct rf_train_step *step) {
+    if (!screen->counts) {
+        screen->counts = true;
+        screen->first = step->step - 1;
+    }
+}
+
+/* What is left, from this worker's rate since its start. */
 static const char *left_text(char out[FORMAT_MAX], const struct train_screen *screen, uint64_t step,
                              uint64_t steps) {
-    double rate = (now_s() - screen->began) / (double)step;
+    double rate = (now_s() - screen->began) / (double)(step - screen->first);
     return format_duration(out, rate * (double)(steps - step));
 }
 
@@ -103,7 +113,7 @@ static void live_draw(struct train_screen *screen, const struct rf_train_step *s
 }
 
 /* The table's line: means since the last one. */
-static void line_print(struct train_screen *screen, const struct rf_train_step *step) {
+static void line_print(struct train_screen *screen, const struct rf_train_step *step, int workers) {
     char at[48], ms[FORMAT_MAX], data[FORMAT_MAX], ring[FORMAT_MAX], rate[FORMAT_MAX];
     char left[FORMAT_MAX], up[FORMAT_MAX];
     double n = (double)screen->steps;
@@ -116,7 +126,7 @@ static void line_print(struct train_screen *screen, const struct rf_train_step *
     }
     snprintf(at, sizeof at, " %llu/%llu", (unsigned long long)step->step,
              (unsigned long long)step->steps);
-    snprintf(up, sizeof up, "%d/%d", screen->size, screen->size);
+    snprintf(up, sizeof up, "%d/%d", workers, screen->size);
     fprintf(screen->out, "%-13s %8.4f %7.3g %8.2e %5s %5s %5s %6s %5s %6s\n", at,
             screen->samples ? screen->loss_sum / (double)screen->samples : step->loss,
             step->grad_norm, step->lr, ms_text(ms, screen->step_s / n),
@@ -128,9 +138,13 @@ static void line_print(struct train_screen *screen, const struct rf_train_step *
     screen->loss_sum = screen->step_s = screen->data_s = screen->exposed_s = 0;
 }
 
-void screen_step(struct train_screen *screen, const struct rf_train_step *step) {
+void screen_step(struct train_screen *screen, const struct rf_train_step *step, int workers) {
     double now = now_s();
 
+    if (!screen->steps && !screen->header && step->step > 1) { /* we take over */
+        screen->header = true;
+        screen->printed = now;
+    }
     screen->steps++;
     screen->samples += step->samples;
     screen->loss_sum += step->loss * (double)step->samples;
@@ -141,7 +155,7 @@ void screen_step(struct train_screen *screen, const struct rf_train_step *step) 
         return;
     }
     if (step->step == 1 || (screen->steps >= LINE_STEPS && now - screen->printed >= LINE_SECONDS)) {
-        line_print(screen, step);
+        line_print(screen, step, workers);
         screen->printed = now;
     }
     if (screen->live && now - screen->redrawn >= REDRAW_SECONDS) {
@@ -149,13 +163,16 @@ void screen_step(struct train_screen *screen, const struct rf_train_step *step) 
     }
 }
 
-void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoch) {
-    char count[FORMAT_MAX], duration[FORMAT_MAX];
-
+void screen_best(struct train_screen *screen, const struct rf_train_epoch *epoch) {
     if (!(epoch->accuracy <= screen->best)) {
         screen->best = epoch->accuracy;
         screen->best_epoch = epoch->epoch;
     }
+}
+
+void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoch) {
+    char count[FORMAT_MAX], duration[FORMAT_MAX];
+
     if (screen->quiet) {
         return;
     }
@@ -219,6 +236,16 @@ static void times_print(FILE *out, const struct rf_train_result *r, int size) {
     }
 }
 
+/* Nothing where nothing happened. */
+static void history_print(FILE *out, const struct train_history *h) {
+    if (h->lost || h->joined || h->reformed || h->retried) {
+        fprintf(out,
+                "  failures survived %llu (%llu workers lost, %llu joined), steps redone %llu\n",
+                (unsigned long long)(h->lost + h->reformed), (unsigned long long)h->lost,
+                (unsigned long long)h->joined, (unsigned long long)h->retried);
+    }
+}
+
 static void next_print(FILE *out, const struct train_settings *settings,
                        const struct rf_train_result *result, int size) {
     const struct rf_train_options *o = &settings->train;
@@ -235,7 +262,8 @@ static void next_print(FILE *out, const struct train_settings *settings,
 }
 
 void screen_receipt(struct train_screen *screen, const struct train_settings *settings,
-                    const struct rf_train_result *result, const char *folder, const char *weights) {
+                    const struct rf_train_result *result, const struct train_history *history,
+                    int workers, const char *folder, const char *weights) {
     char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], d[FORMAT_MAX], e[FORMAT_MAX];
     FILE *out = screen->out;
 
@@ -247,7 +275,8 @@ void screen_receipt(struct train_screen *screen, const struct train_settings *se
             result->stopped ? "stopped" : "done", format_count(a, result->steps),
             format_count(b, result->samples), format_duration(c, result->seconds),
             rate_text(d, result->samples_per_s));
-    times_print(out, result, screen->size);
+    times_print(out, result, workers);
+    history_print(out, history);
     if (!isnan(screen->best)) {
         fprintf(out, "  best     accuracy %.2f %% after epoch %llu; last %.2f %%, loss %.4f\n",
                 screen->best * 100, (unsigned long long)screen->best_epoch, result->accuracy * 100,
@@ -258,7 +287,7 @@ void screen_receipt(struct train_screen *screen, const struct train_settings *se
     fprintf(out, "           averaged %s, optimizer %s, activations %s\n",
             format_bytes(c, result->memory.averaged), format_bytes(d, result->memory.optimizer),
             format_bytes(e, result->memory.activations));
-    digest_print(out, result, screen->size);
+    digest_print(out, result, workers);
     fprintf(out, "  weights  %s\n", weights);
     fprintf(out, "  log      %s%s%s/metrics.jsonl\n", settings->log ? settings->log : "",
             settings->log ? ", " : "", folder);

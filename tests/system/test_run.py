@@ -619,8 +619,9 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path, there):
     grandchildren = [int(wait_for(lambda: (there / f"pid.{rank}").exists() and
                                   (there / f"pid.{rank}").read_text().strip(), "grandchild"))
                      for rank in range(2)]
-    family = children(process.pid) + grandchildren
-    assert len(family) == 5  # two workers, their children, and the guard
+    # two workers, their children, and the guard; for a moment also who writes into the store
+    family = wait_for(lambda: (found := children(process.pid) + grandchildren) and len(found) == 5 and found,
+                      "the family")
     assert all(alive(pid) for pid in family)
     process.kill()
     process.wait(timeout=DEADLINE_S)
