@@ -95,10 +95,14 @@ void drill_score_joined(struct drill_score *score, size_t index, int id) {
     }
 }
 
-void drill_score_left(struct drill_score *score, size_t index, double time) {
+void drill_score_left(struct drill_score *score, size_t index, double time, bool abrupt) {
     struct drill_fault *fault = &score->faults[index];
 
+    if (fault->left) {
+        return;
+    }
     fault->left = time;
+    fault->abrupt = abrupt;
     fault->generation = score->generation;
     if (!fault->back) { /* was never in: nobody will notice */
         close_fault(score, fault);
@@ -209,8 +213,9 @@ static void tell_fault(struct drill_score *score, struct drill_fault *fault,
         }
         if (fault->kind == DRILL_STORE && fault->over && event->time >= fault->over) {
             close_fault(score, fault);
-        } else if (fault->kind == DRILL_JOIN && fault->left && fault->next_commit) {
-            close_fault(score, fault);
+        } else if (fault->kind == DRILL_JOIN && fault->left && !victim &&
+                   (fault->next_commit || (!fault->abrupt && event->time >= fault->left))) {
+            close_fault(score, fault); /* one that leaves in order disturbs nobody */
         }
         break;
     case DRILL_EVENT_OTHER:

@@ -86,7 +86,8 @@ struct drill_fault {
     uint64_t generation;
     double over; /* started again, thawed, connected again, put right: it can come back from here */
     double detected, next_commit, back;
-    double left; /* of a joiner: when it went, and detection and next commit count from there */
+    double left; /* of a joiner: when it was asked or made to go; the others' times count from it */
+    bool abrupt; /* it was made to */
     uint64_t back_generation;
     bool done; /* nothing more to wait for */
 };
@@ -141,9 +142,9 @@ RF_MUST_CHECK int drill_score_strike(struct drill_score *score, enum drill_kind 
 /* The victim can come back from now on (thawed, connected, the store runs again). */
 void drill_score_over(struct drill_score *score, size_t fault, double time);
 
-/* The joiner has this id; it has gone. */
+/* The joiner has this id; it is asked to go now, or, where `abrupt`, killed. */
 void drill_score_joined(struct drill_score *score, size_t fault, int id);
-void drill_score_left(struct drill_score *score, size_t fault, double time);
+void drill_score_left(struct drill_score *score, size_t fault, double time, bool abrupt);
 
 /* Runs, has committed in this life and in the newest generation, and suffers from nothing. */
 bool drill_score_is_healthy(const struct drill_score *score, int id);

@@ -262,7 +262,7 @@ static void step_join(struct drill_session *session, struct drill_active *active
 
     if (!runs) {
         active->ended = true;
-        drill_score_left(session->score, active->fault, session->wall);
+        drill_score_left(session->score, active->fault, session->wall, false);
         feed_exit(session, active);
         return;
     }
@@ -272,9 +272,10 @@ static void step_join(struct drill_session *session, struct drill_active *active
     if (active->planned.abrupt || active->joiner_asks) {
         drill_child_kill(&active->joiner);
         active->ended = true;
-        drill_score_left(session->score, active->fault, session->wall);
+        drill_score_left(session->score, active->fault, session->wall, true);
         feed_exit(session, active);
     } else {
+        drill_score_left(session->score, active->fault, session->wall, false);
         drill_child_signal(&active->joiner, SIGTERM);
         active->joiner_asks++;
         active->until = session->now + JOINER_GRACE_S;

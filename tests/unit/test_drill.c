@@ -297,7 +297,7 @@ static void a_joiner_comes_and_goes(void **state) {
     }
     commit(score, 104.5, 9, 2, 3);
     assert_false(score->faults[fault].done);
-    drill_score_left(score, fault, 110);
+    drill_score_left(score, fault, 110, true);
     tell(score, DRILL_EVENT_REVOKE, 110.5, 0, 2, 9);
     commit(score, 111, 0, 3, 4);
     assert_true(score->faults[fault].done);
@@ -311,13 +311,39 @@ static void a_joiner_comes_and_goes(void **state) {
     assert_true(drill_score_participation(score, 3) <= (11 + 2 * 4.5) / 33);
 }
 
+/* The others re-formed without it before its process was gone: there is nothing to wait for. */
+static void a_joiner_leaves_in_order(void **state) {
+    struct drill_score *score = *state;
+    size_t fault;
+    begin(score, 3, 3);
+    assert_int_equal(drill_score_strike(score, DRILL_JOIN, -1, 102.5, &fault), 0);
+    drill_score_joined(score, fault, 9);
+    take(score, (struct drill_event){.kind = DRILL_EVENT_WORKER,
+                                     .time = 102.5,
+                                     .id = 9,
+                                     .peer = -1,
+                                     .pid = 700,
+                                     .source = 1});
+    tell(score, DRILL_EVENT_HEAL, 103.5, 9, 2, -1);
+    commit(score, 104, 0, 2, 3);
+    commit(score, 104, 9, 2, 3);
+    drill_score_left(score, fault, 104.5, false);
+    commit(score, 105, 9, 2, 4);
+    assert_false(score->faults[fault].done);
+    commit(score, 105, 0, 2, 4);
+    assert_true(score->faults[fault].done);
+    commit(score, 106.5, 0, 3, 5); /* told soon after: still measured */
+    assert_true(times(score, DRILL_JOIN).next_commit.median == 2000);
+    assert_int_equal(history(score).lost, 0);
+}
+
 /* One that never took part is not waited for. */
 static void a_joiner_that_was_not_taken_in(void **state) {
     struct drill_score *score = *state;
     size_t fault;
     begin(score, 3, 3);
     assert_int_equal(drill_score_strike(score, DRILL_JOIN, -1, 102.5, &fault), 0);
-    drill_score_left(score, fault, 104);
+    drill_score_left(score, fault, 104, false);
     assert_true(score->faults[fault].done);
     assert_int_equal(times(score, DRILL_JOIN).rejoin.count, 0);
 }
@@ -462,6 +488,7 @@ int main(void) {
         TEST(a_flipped_bit_is_put_right),
         TEST(the_store_has_no_victim),
         TEST(a_joiner_comes_and_goes),
+        TEST(a_joiner_leaves_in_order),
         TEST(a_joiner_that_was_not_taken_in),
         TEST(two_digests),
         TEST(a_unit_left_out),
