@@ -407,6 +407,9 @@ static void set_up(struct sim *sim, const struct sim_options *options) {
     sim->kv = rf__kv_create();
     RF_ASSERT(sim->units && sim->records && sim->reference_digests && sim->kv);
     sim->store_is_up = true;
+    for (int id = 0; id < SIM_IDS; id++) {
+        sim->workers[id] = (struct sim_worker){.sim = sim, .id = id, .clock_rate = 1024};
+    }
     draw(sim);
     sim->store_clock_at = sim->now;
     sim->store_clock = sim->now;
