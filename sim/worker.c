@@ -141,7 +141,9 @@ static void runner_error(struct rf__runner *runner, struct rf_error *out) {
 static void runner_fail(struct rf__runner *runner, const struct rf_error *error) {
     struct sim_worker *worker = of(runner);
 
-    if (!worker->dying) {
+    bool is_over = runner->elastic && rf__group_running(worker->group) != runner->generation;
+    if (!worker->dying && !is_over) {
+        sim_trace(worker->sim, worker->id, "fails: %s", error->text);
         rf__group_revoke(worker->group, error);
         sim_wake(worker, sim_soon(worker->sim, 5 * SIM_US));
     }
