@@ -130,7 +130,7 @@ static void runner_error(struct rf__runner *runner, struct rf_error *out) {
 static void runner_fail(struct rf__runner *runner, const struct rf_error *error) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     rf__engine_lock(comm->engine);
-    if (!runner->elastic || !runner_is_over(runner)) { /* a later one is none of this error's */
+    if (!runner->elastic || !runner_is_over(runner)) { /* a later generation has done nothing */
         rf__group_revoke(comm->group, error);
         rf__engine_kick(comm->engine);
     }

@@ -1,0 +1,24 @@
+/* Bugs that can be planted, to see that the checkers find them. The linker puts a function of ours
+ * before one of the library's (--wrap), so that the library itself knows nothing of this. */
+#ifndef SIM_PLANT_H
+#define SIM_PLANT_H
+
+/* X(name, what the bug does) */
+#define SIM_PLANT_LIST(X)                                                                          \
+    X(retry, "a unit that all survivors had prepared is taken back")                               \
+    X(forget, "the report of a member that leaves does not say that it was prepared")              \
+    X(whole, "every member of a new generation is taken for whole, whatever it holds")             \
+    X(nonce, "a worker that was started again is taken for the member that died")                  \
+    X(swap, "the store swaps whatever the expected revision was")
+
+enum sim_plant {
+    SIM_PLANT_NONE,
+#define SIM_X(name, text) SIM_PLANT_##name,
+    SIM_PLANT_LIST(SIM_X)
+#undef SIM_X
+        SIM_PLANTS
+};
+
+void sim_plant_set(enum sim_plant plant);
+
+#endif
