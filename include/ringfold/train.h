@@ -52,7 +52,9 @@ struct rf_train_step {
     uint64_t samples, digest;
     double samples_per_s; /* of all workers */
     int slowest_rank;
-    uint32_t retries; /* how often the step was begun again, after failures */
+    uint64_t generation;
+    int size;         /* members that committed it */
+    uint32_t retries; /* how often it was begun again before */
     uint32_t redone;  /* shards that this worker computed in place of workers that were lost */
 };
 

@@ -196,6 +196,8 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
                                  .digest = report->digest,
                                  .samples_per_s = all > 0 ? (double)report->samples / all : 0,
                                  .slowest_rank = report->slowest_rank,
+                                 .generation = report->generation,
+                                 .size = report->size,
                                  .retries = report->retries,
                                  .redone = report->redone};
 
