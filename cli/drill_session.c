@@ -185,7 +185,7 @@ int drill_launch(struct drill_session *session, int joiner, struct drill_child *
         if (options->workers < options->most) {
             add_number(&words, "--nproc-per-node", "%d", options->workers);
         }
-        add_flag(&words, "--max-restarts", "1000000");
+        add_flag(&words, "--max-restarts", "100000");
     }
     add_flag(&words, "--job", "drill");
     add_flag(&words, "--key-file", session->key_file);

@@ -48,7 +48,7 @@ enum run_setting {
 
 enum run_bind { RUN_BIND_NONE, RUN_BIND_CORE };
 
-enum { RUN_MAX_EXPORTS = 64, RUN_MAX_NOTES = 24, RUN_NAME_MAX = 40, RUN_RESTARTS_LIMIT = 1000 };
+enum { RUN_MAX_EXPORTS = 64, RUN_MAX_NOTES = 24, RUN_NAME_MAX = 40, RUN_RESTARTS_LIMIT = 100000 };
 
 struct run_value {
     const char *text;   /* borrowed from argv, the environment or `text_room` */
