@@ -407,6 +407,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .elastic = options->min_size > 0,
         .id = options->id < 0 ? options->rank : options->id,
         .max_size = options->max_size ? options->max_size : options->size,
+        .min_size = options->min_size,
         .slow_evict = options->slow_evict,
         .slow_window = options->slow_window,
     };

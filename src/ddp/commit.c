@@ -519,7 +519,7 @@ static void plan_regroup(struct rf_ddp *ddp) {
         for (int from = 0; from < size; from++) {
             named = named || ddp->reports[from].put_out == r;
         }
-        if (named) {
+        if (named && size - count > ddp->runner->min_size) {
             out[count++] = ddp->id[r];
         }
     }

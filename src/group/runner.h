@@ -106,6 +106,7 @@ struct rf__runner {
     uint64_t generation;
     bool elastic;
     int id;
+    int min_size;                /* nobody is put out where fewer would be left */
     int max_size;                /* the largest size that it may come to have */
     int slow_evict, slow_window; /* as in rf_options */
 };

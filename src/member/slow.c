@@ -100,22 +100,30 @@ static void follow(struct rf__slow *slow, const int *ids, int count) {
     slow->count = count;
 }
 
+/* One more unit in the row, or its end. */
+static void count(bool goes_on, double took, int *units, double *seconds) {
+    *units = goes_on ? *units + 1 : 0;
+    *seconds = goes_on ? *seconds + took : 0;
+}
+
 static void judge(const struct rf__slow *slow, struct rf__slow_record *record, int rank,
-                  enum rf__slow_part part, double ratio, struct rf__slow_news *out) {
+                  enum rf__slow_part part, double ratio, double took, struct rf__slow_news *out) {
     bool is_slow = ratio >= RF__SLOW_RATIO;
     int window = slow->window > 0 ? slow->window : 1;
 
-    record->units[part] = is_slow ? record->units[part] + 1 : 0;
-    record->evict_units[part] =
-        slow->evict > 0 && ratio >= slow->evict ? record->evict_units[part] + 1 : 0;
+    count(is_slow, took, &record->units[part], &record->took[part]);
+    count(slow->evict > 0 && ratio >= slow->evict, took, &record->evict_units[part],
+          &record->evict_took[part]);
     record->told[part] = record->told[part] && is_slow;
-    if (record->units[part] >= RF__SLOW_UNITS && !record->told[part] && out->told < 0) {
+    if (record->units[part] >= RF__SLOW_UNITS && record->took[part] >= RF__SLOW_LEAST_S &&
+        !record->told[part] && out->told < 0) {
         record->told[part] = true;
         out->told = rank;
         out->part = part;
         out->ratio = ratio;
     }
-    if (record->evict_units[part] >= window && out->put_out < 0) {
+    if (record->evict_units[part] >= window && record->evict_took[part] >= RF__SLOW_LEAST_S &&
+        out->put_out < 0) {
         out->put_out = record->id;
     }
 }
@@ -131,7 +139,8 @@ void rf__slow_observe(struct rf__slow *slow, const struct rf__step_report *repor
     int blamed = blame(reports, count, median_rate(slow, reports, count), &link_ratio);
     for (int r = 0; r < count; r++) {
         double ratio = time > 0 ? time_of(&reports[r]) / time : 0;
-        judge(slow, &slow->record[r], r, RF__SLOW_PROCESSOR, ratio, out);
-        judge(slow, &slow->record[r], r, RF__SLOW_LINK, r == blamed ? link_ratio : 0, out);
+        judge(slow, &slow->record[r], r, RF__SLOW_PROCESSOR, ratio, reports[r].compute_s, out);
+        judge(slow, &slow->record[r], r, RF__SLOW_LINK, r == blamed ? link_ratio : 0,
+              reports[r].comm_s, out);
     }
 }

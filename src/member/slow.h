@@ -4,19 +4,23 @@
  * Fed with the reports of the units that all members worked on in the plain way. A member is slow
  * from RF__SLOW_RATIO times the median on, for RF__SLOW_UNITS units in a row; that is told once,
  * until it has been faster again. At `evict` times, for `window` units in a row, it is to be put
- * out. Where a link is slow either of its ends may be the cause: the one is blamed that more slow
- * links share, or else the one that sends. */
+ * out. Neither counts before the row has taken it RF__SLOW_LEAST_S: short units are late for
+ * reasons that are nobody's (a scheduler, with more workers than cores). Where a link is slow
+ * either of its ends may be the cause: the one is blamed that more slow links share, or else the
+ * one that sends. */
 #ifndef RF_MEMBER_SLOW_H
 #define RF_MEMBER_SLOW_H
 
 #include "member/step.h"
 
 enum { RF__SLOW_RATIO = 2, RF__SLOW_UNITS = 2 };
+#define RF__SLOW_LEAST_S 0.3
 
 /* One member's record, by its id. */
 struct rf__slow_record {
     int id;
-    int units[2], evict_units[2]; /* in a row; of its processor, of its link */
+    int units[2], evict_units[2];  /* in a row; of its processor, of its link */
+    double took[2], evict_took[2]; /* seconds, in these */
     bool told[2];
 };
 
