@@ -25,8 +25,12 @@ static void open_watch(struct watch *w, int count) {
     w->count = count;
     for (int r = 0; r < count; r++) {
         w->ids[r] = 10 + r;
-        w->reports[r] = (struct rf__step_report){
-            .healed = true, .shards = 2, .compute_s = 2, .link_peer = -1, .put_out = -1};
+        w->reports[r] = (struct rf__step_report){.healed = true,
+                                                 .shards = 2,
+                                                 .compute_s = 2,
+                                                 .comm_s = 1,
+                                                 .link_peer = -1,
+                                                 .put_out = -1};
     }
 }
 
@@ -106,6 +110,24 @@ static void the_slowest_is_put_out_after_the_window(void **state) {
 }
 
 /* Ranks move as others leave: the record is the id's. */
+/* Ten times slower, but in units of a few milliseconds: not before they have taken long enough. */
+static void short_units_say_little(void **state) {
+    struct watch w;
+    int units = 0;
+    (void)state;
+
+    open_watch(&w, 4);
+    for (int r = 0; r < 4; r++) {
+        w.reports[r].compute_s = r == 2 ? 0.05 : 0.004;
+    }
+    while (observe(&w)->put_out < 0) {
+        units++;
+        assert_true(units < 100);
+    }
+    assert_int_equal(w.news.put_out, 12);
+    assert_in_range(units, 5, 6); /* 0.05 s each, and 0.3 s are asked for */
+}
+
 static void records_follow_the_ids(void **state) {
     struct watch w;
     (void)state;
@@ -179,6 +201,7 @@ int main(void) {
         cmocka_unit_test(an_onset_is_told_once),
         cmocka_unit_test(shares_of_different_size_are_compared_by_shard),
         cmocka_unit_test(the_slowest_is_put_out_after_the_window),
+        cmocka_unit_test(short_units_say_little),
         cmocka_unit_test(records_follow_the_ids),
         cmocka_unit_test(a_slow_link_is_blamed_on_the_end_that_has_two),
         cmocka_unit_test(a_link_slow_in_one_direction_is_the_sender_s),
