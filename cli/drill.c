@@ -154,7 +154,7 @@ static int set_up_plan(struct drill *drill, struct rf_error *err) {
                 options->kinds[options->kind_count++] = plan->read[i].kind;
             }
         }
-        return rc ? rc : drill_options_check(options, err);
+        return rc ? rc : drill_options_settle(options, err);
     }
     plan->state = options->seed;
     memcpy(plan->kinds, options->kinds, sizeof plan->kinds);

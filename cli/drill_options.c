@@ -234,6 +234,7 @@ static int read_workers(struct drill_options *options, const struct flags_seen *
     }
     options->most = options->workers;
     options->least = (options->workers + 1) / 2;
+    options->range_given = seen->range != NULL;
     if (!seen->range) {
         return 0;
     }
@@ -256,7 +257,10 @@ static int read_workers(struct drill_options *options, const struct flags_seen *
     return 0;
 }
 
-int drill_options_check(const struct drill_options *options, struct rf_error *err) {
+int drill_options_settle(struct drill_options *options, struct rf_error *err) {
+    if (!options->range_given && drill_options_has(options, DRILL_JOIN)) {
+        options->most = options->workers + 1;
+    }
     for (int i = 0; i < options->kind_count; i++) {
         enum drill_kind kind = options->kinds[i];
         bool takes_worker = kind != DRILL_JOIN && kind != DRILL_STORE;
@@ -302,7 +306,7 @@ int drill_options_read(struct drill_options *options, int argc, char **argv) {
         return usage_error(&err);
     }
     if (read_workers(options, &seen, &err) ||
-        (!options->replay && drill_options_check(options, &err))) {
+        (!options->replay && drill_options_settle(options, &err))) {
         return usage_error(&err);
     }
     options->screen = options->json && !strcmp(options->json, "-") ? stderr : stdout;

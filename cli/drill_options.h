@@ -9,8 +9,9 @@
 #include <stdio.h>
 
 struct drill_options {
-    int workers;      /* at the start */
-    int least, most;  /* as --workers MIN:MAX of `ringfold run` */
+    int workers;     /* at the start */
+    int least, most; /* as --workers MIN:MAX of `ringfold run` */
+    bool range_given;
     int limit_ms;     /* of the time in which faults strike; 0: none */
     int faults_total; /* 0: no limit */
     enum drill_kind kinds[DRILL_KINDS];
@@ -32,7 +33,8 @@ int drill_options_read(struct drill_options *options, int argc, char **argv);
 /* Whether faults of this kind are asked for. */
 bool drill_options_has(const struct drill_options *options, enum drill_kind kind);
 
-/* Holds the workers against the kinds of faults: 0, or RF_EUSAGE with the reason. */
-RF_MUST_CHECK int drill_options_check(const struct drill_options *options, struct rf_error *err);
+/* Once all kinds of faults are known: makes room for a joiner where no range was given, and holds
+ * the workers against the kinds. 0, or RF_EUSAGE with the reason. */
+RF_MUST_CHECK int drill_options_settle(struct drill_options *options, struct rf_error *err);
 
 #endif

@@ -84,6 +84,7 @@ class Group:
         self.behaviour, self.flags = behaviour, flags
         self.detect = int(flags["detect"].removesuffix("ms")) / 1000
         self.least, self.most = map(int, flags["workers"].split(":"))
+        self.count = int(flags.get("nproc-per-node", self.most))
         self.generation, self.unit, self.members, self.struck = 1, 0, [], False
         self.cut, self.flips, self.orders_at, self.orders = {}, set(), 0, None
         self.retries = 0
@@ -91,8 +92,8 @@ class Group:
                         '{"event": "commit", "time": 1, "id": 1e9, "generation": 1, "unit": 1, "digest": "1"}\n',
                         '{"event": "commit", "time": 1, "id": 1, "generation": 1, "unit": 1, "digest": "xyz"}\n',
                         '{"event": "worker", "time": 1, "id": 1, "pid": -1}\n', "{" * 5000 + "\n"]
-        self.workers = [Worker(id) for id in range(self.most)]
-        self.tell("start", job="drill", workers=self.most, store=flags["store"], pids=[w.pid for w in self.workers])
+        self.workers = [Worker(id) for id in range(self.count)]
+        self.tell("start", job="drill", workers=self.count, store=flags["store"], pids=[w.pid for w in self.workers])
 
     def tell(self, event, **more):
         print(json.dumps({"time": time.time(), "event": event, **more}), file=self.events)
@@ -172,7 +173,7 @@ class Group:
         lost = [id for id in self.members if id not in here + self.joiner()]
         silent = [w.id for w in self.workers if w.id in self.members and w.gone_at is None and now - w.beat > 0.1]
         members = sorted(here) + self.joiner()
-        if not self.members and len(here) < self.most or len(here) < self.least or "slow_start" in self.behaviour:
+        if not self.members and len(here) < self.count or len(here) < self.least or "slow_start" in self.behaviour:
             return
         if members != self.members:
             self.form(members, lost, "lost" if lost else "joined")
