@@ -23,7 +23,7 @@
 #define MOST_HEAL   (300 * 1000 * RF__MS)
 #define MOST_WAIT   (120 * 1000 * RF__MS) /* for an operation */
 
-enum { WHOLE_COMMITS = 3, STEP_TAKEN_APART = 3 };
+enum { WHOLE_COMMITS = 3, STEP_TAKEN_APART = 3, MOST_FAULTS = 80 };
 
 void sim_violate(struct sim *sim, const char *format, ...) {
     va_list arguments;
@@ -343,8 +343,9 @@ void sim_check_end(struct sim_worker *worker, const struct rf_error *err) {
         sim->outcome.lost = true;
         return;
     }
-    if (!is_usual || (sim->is_healing && worker->code < 0 && !worker->finished &&
-                      worker->wait_since > sim->heal_begun)) {
+    int64_t patience = (sim->start_timeout_ms + 5000) * RF__MS; /* what had begun before may end */
+    bool is_well = sim->is_healing && sim->now - sim->heal_begun > patience;
+    if (!is_usual || (is_well && worker->code < 0 && !worker->finished)) {
         sim_violate(sim, "worker %d ends with %s: %s", worker->id, rf_error_name(worker->code),
                     err->text);
     }
@@ -424,13 +425,11 @@ void sim_check_tick(struct sim *sim) {
                         (long long)(since / RF__MS));
         }
     }
-    if (!sim->is_healing && sim->now > MOST_SAFETY) {
-        if (sim->options.fixed) {
-            sim_violate(sim, "a fixed group has no end");
-        }
+    bool is_enough = sim->now > MOST_SAFETY || sim->outcome.faults > MOST_FAULTS;
+    if (!sim->is_healing && is_enough) {
         sim_fault_heal(sim);
     }
-    if (sim->is_healing && !sim->options.fixed && sim->now - sim->heal_begun > MOST_HEAL) {
+    if (sim->is_healing && sim->now - sim->heal_begun > MOST_HEAL) {
         sim_violate(sim,
                     "the world is well since %lld s, and its %d workers are not one group that "
                     "goes on",

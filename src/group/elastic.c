@@ -465,7 +465,9 @@ static void drain(struct rf__group *group) {
             break;
         case RF__MEMBER_FORGET:
             rc = wish_for(group, RF__WISH_FORGET, &action);
-            group->elastic.wishes[RF__WISH_REPORT].is_due = false;
+            if (group->elastic.wishes[RF__WISH_REPORT].generation == action.generation) {
+                group->elastic.wishes[RF__WISH_REPORT].is_due = false;
+            } /* else it is that of the next, which was over at once */
             break;
         case RF__MEMBER_LEAVE:
             end_generation(group);
@@ -615,8 +617,9 @@ static void tell_waits(struct rf__group *group) {
 
 int rf__elastic_step(struct rf__group *group) {
     struct rf__elastic *e = &group->elastic;
-    bool moved = serve_store(group);
 
+    rf__member_time(e->member, group->now);
+    bool moved = serve_store(group);
     rf__member_tick(e->member, group->now);
     drain(group);
     check_links(group);

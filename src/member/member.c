@@ -796,6 +796,10 @@ static void consider(struct rf__member *m) {
     }
 }
 
+void rf__member_time(struct rf__member *m, int64_t now) {
+    m->now = now;
+}
+
 void rf__member_tick(struct rf__member *m, int64_t now) {
     m->now = now;
     consider(m);

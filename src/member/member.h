@@ -85,7 +85,9 @@ int rf__member_note(struct rf__member *member, uint64_t generation,
 void rf__member_put_out(struct rf__member *member, int id); /* before rf__member_revoke */
 void rf__member_end(struct rf__member *member);             /* the job is done, when we leave */
 
-/* The time, never earlier than before. Decides what is due. */
+/* The time, never earlier than before: of the facts that follow. A tick decides what is due, too.
+ */
+void rf__member_time(struct rf__member *member, int64_t now);
 void rf__member_tick(struct rf__member *member, int64_t now);
 
 /* When to tick again at the latest; while FORMING, when the links must be up. */
