@@ -45,6 +45,14 @@ struct rf__shared_ops {
     int (*find)(struct rf__net *net, const void *memory, size_t bytes, uint64_t *block_offset,
                 uint64_t *block_bytes, uint64_t *inside);
 
+    /* After open, before the generation's first operation, by the thread that works with the
+     * memory: brings the blocks to where only the processes of the new group can write. Until then
+     * `find` may not know them. Needed when a process was left out of the group that may still
+     * live: when it thaws, it may go on writing into what it mapped. Contents and addresses stay,
+     * but nothing may be written into the blocks meanwhile. RF_ENOMEM: some are not moved, and may
+     * be by another call. NULL: they never have to move. */
+    int (*settle)(struct rf__net *net, struct rf_error *err);
+
     /* A local peer's block as mapped here (cached); NULL when it cannot be mapped. */
     void *(*map)(struct rf__net *net, int peer, uint64_t block_offset, uint64_t block_bytes);
 
@@ -91,6 +99,10 @@ struct rf__net_ops {
     /* Told before and after the caller waits in its poller, so that peers know to ring the
      * doorbell. After sleep(true) the caller must look at everything once more before it waits. */
     void (*sleep)(struct rf__net *net, bool sleeping);
+
+    /* A rehearsed cut: until then nothing is read, written, accepted, dialled or noticed; timers
+     * go on. An earlier time ends it. NULL: not supported. */
+    void (*mute)(struct rf__net *net, int64_t until_ns);
 
     void (*destroy)(struct rf__net *net);
 };

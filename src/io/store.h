@@ -72,6 +72,10 @@ struct rf__store_ops {
 
     /* When pump wants to be called again at the latest, ns; INT64_MAX: never. */
     int64_t (*next_deadline)(const struct rf__store *store);
+
+    /* A rehearsed cut: until then nothing is read, written or noticed; deadlines go on. An earlier
+     * time ends it. NULL: not supported. */
+    void (*mute)(struct rf__store *store, int64_t until_ns);
     void (*destroy)(struct rf__store *store);
 };
 

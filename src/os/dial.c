@@ -414,28 +414,35 @@ static int settle(struct rf__os_net *net, struct rf__conn *conn, struct rf_error
     return 0;
 }
 
-/* One connection that is no link yet; true if anything happened. It may be gone afterwards. */
-bool rf__conn_advance(struct rf__os_net *net, struct rf__conn *conn, int64_t now) {
-    struct rf_error why = {0};
+/* As far as it goes: 1 when the link is up, 0 not yet, or an error. */
+static int go_on(struct rf__os_net *net, struct rf__conn *conn, struct rf_error *why) {
     int rc = 0;
 
     if (conn->connecting && (conn->readable || conn->writable)) {
         int error = rf__tcp_connected(conn);
         if (error == ENOTCONN) {
-            return false;
+            return 0;
         }
         conn->connecting = false;
-        rc = error ? rf__fail(&why, RF_ECONNECT, error, "connecting") : start_handshake(conn, &why);
+        rc = error ? rf__fail(why, RF_ECONNECT, error, "connecting") : start_handshake(conn, why);
     }
     if (!rc && !conn->connecting && conn->auth) {
-        rc = shake_hands(net, conn, &why);
-        rc = rc == 1 ? settle(net, conn, &why) : rc;
+        rc = shake_hands(net, conn, why);
+        rc = rc == 1 ? settle(net, conn, why) : rc;
     }
     if (!rc && !conn->connecting && !conn->auth) {
         rc = conn->kind == RF__LINK_TCP
                  ? 1
-                 : rf__shm_introduce(net, conn, &net->links[conn->peer], &why);
+                 : rf__shm_introduce(net, conn, &net->links[conn->peer], why);
     }
+    return rc;
+}
+
+/* One connection that is no link yet; true if anything happened. It may be gone afterwards. */
+bool rf__conn_advance(struct rf__os_net *net, struct rf__conn *conn, int64_t now) {
+    struct rf_error why = {0};
+    int rc = rf__net_is_muted(net) ? 0 : go_on(net, conn, &why);
+
     if (rc > 0) {
         link_up(net, conn);
         return true;

@@ -1,7 +1,8 @@
 /* Arenas. A memory file needs no /dev/shm and vanishes with its last user, however that ends. The
  * file is sealed against shrinking, so a peer that maps it can never be killed by the owner's
  * truncation; because offsets are never used twice, a peer's stale view of a freed block is only
- * stale, never somebody else's data. */
+ * stale, never somebody else's data. In a renewed arena the offsets start over: views belong to
+ * one file. */
 #include "os/heap.h"
 
 #include "base/assert.h"
@@ -30,8 +31,8 @@ void *rf__map(int fd, uint64_t offset, size_t bytes) {
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-int rf__arena_create(struct rf__arena *arena, struct rf_error *err) {
-    *arena = (struct rf__arena){.fd = -1};
+/* A sealed memory file. */
+static int make_file(int *out, struct rf_error *err) {
     int fd = memfd_create("ringfold", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL) {
         fd = memfd_create("ringfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -44,7 +45,28 @@ int rf__arena_create(struct rf__arena *arena, struct rf_error *err) {
         close(fd);
         return rc;
     }
+    *out = fd;
+    return 0;
+}
+
+int rf__arena_create(struct rf__arena *arena, struct rf_error *err) {
+    *arena = (struct rf__arena){.fd = -1};
+    return make_file(&arena->fd, err);
+}
+
+int rf__arena_renew(struct rf__arena *arena, struct rf_error *err) {
+    int fd;
+    int rc = make_file(&fd, err);
+
+    if (rc) {
+        return rc;
+    }
+    close(arena->fd);
     arena->fd = fd;
+    arena->end = 0;
+    for (size_t i = 0; i < arena->count; i++) {
+        arena->blocks[i].left = true;
+    }
     return 0;
 }
 
@@ -85,6 +107,17 @@ void rf__arena_punch(struct rf__arena *arena, uint64_t offset, uint64_t bytes) {
     }
 }
 
+/* Where a block may lie, so that a large one can have huge pages. */
+static uint64_t place_align(size_t bytes) {
+    return bytes >= HUGE ? HUGE : RF__ARENA_ALIGN;
+}
+
+static void want_huge_pages(char *memory, size_t bytes) {
+    if (bytes >= HUGE) {
+        (void)madvise(memory, bytes, MADV_HUGEPAGE); /* where the host allows it */
+    }
+}
+
 /* The number of blocks that start at or below the address. */
 static size_t blocks_below(const struct rf__arena *arena, const char *memory) {
     size_t low = 0, high = arena->count;
@@ -119,7 +152,7 @@ int rf__arena_alloc(struct rf__arena *arena, size_t bytes, void **out, struct rf
         arena->room = room;
     }
     size_t mapped = (size_t)round_up(bytes ? bytes : 1, RF__ARENA_ALIGN);
-    int rc = rf__arena_extend(arena, mapped, bytes >= HUGE ? HUGE : RF__ARENA_ALIGN, &offset, err);
+    int rc = rf__arena_extend(arena, mapped, place_align(mapped), &offset, err);
     if (rc) {
         return rc;
     }
@@ -127,13 +160,11 @@ int rf__arena_alloc(struct rf__arena *arena, size_t bytes, void **out, struct rf
     if (!memory) {
         return rf__fail(err, RF_ENOMEM, errno, "mapping %zu bytes of shared memory", mapped);
     }
-    if (bytes >= HUGE) {
-        (void)madvise(memory, mapped, MADV_HUGEPAGE); /* where the host allows it */
-    }
+    want_huge_pages(memory, mapped);
     size_t at = blocks_below(arena, memory);
     memmove(arena->blocks + at + 1, arena->blocks + at,
             (arena->count - at) * sizeof *arena->blocks);
-    arena->blocks[at] = (struct rf__block){memory, offset, mapped};
+    arena->blocks[at] = (struct rf__block){memory, offset, mapped, false};
     arena->count++;
     *out = memory;
     return 0;
@@ -149,8 +180,77 @@ void rf__arena_release(struct rf__arena *arena, void *memory) {
     memmove(arena->blocks + below - 1, arena->blocks + below,
             (arena->count - below) * sizeof *arena->blocks);
     arena->count--;
+    if (block.left) {
+        (void)madvise(block.memory, block.bytes, MADV_REMOVE);
+    } else {
+        rf__arena_punch(arena, block.offset, block.bytes);
+    }
     munmap(block.memory, block.bytes);
-    rf__arena_punch(arena, block.offset, block.bytes);
+}
+
+/* The file's bytes at the offset become those of the memory. */
+static int fill(int fd, uint64_t offset, const char *memory, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fd, memory + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return n < 0 ? errno : EIO;
+        }
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+/* Moves a block into the arena's file; its address and its contents stay. */
+static int move_block(struct rf__arena *arena, struct rf__block *block, struct rf_error *err) {
+    uint64_t offset;
+    int prot = PROT_READ | PROT_WRITE;
+    int rc = rf__arena_extend(arena, block->bytes, place_align(block->bytes), &offset, err);
+
+    if (rc) {
+        return rc;
+    }
+    int failed = fill(arena->fd, offset, block->memory, block->bytes);
+    if (failed) {
+        rf__arena_punch(arena, offset, block->bytes);
+        return rf__fail(err, RF_ENOMEM, failed, "moving %zu bytes of shared memory", block->bytes);
+    }
+    /* A second view of the old place: a size of 0 copies a shared mapping. With it the pages are
+     * given back although others still map them, and the old place can be restored. */
+    char *old = mremap(block->memory, 0, block->bytes, MREMAP_MAYMOVE);
+    char *moved =
+        mmap(block->memory, block->bytes, prot, MAP_SHARED | MAP_FIXED, arena->fd, (off_t)offset);
+    if (moved == MAP_FAILED) {
+        int saved = errno;
+        if (old != MAP_FAILED) {
+            (void)!mremap(old, block->bytes, block->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                          block->memory);
+        }
+        rf__arena_punch(arena, offset, block->bytes);
+        return rf__fail(err, RF_ENOMEM, saved, "mapping %zu bytes of shared memory anew",
+                        block->bytes);
+    }
+    if (old != MAP_FAILED) {
+        (void)madvise(old, block->bytes, MADV_REMOVE);
+        munmap(old, block->bytes);
+    }
+    want_huge_pages(block->memory, block->bytes);
+    block->offset = offset;
+    block->left = false;
+    return 0;
+}
+
+int rf__arena_settle(struct rf__arena *arena, struct rf_error *err) {
+    int rc = 0;
+
+    for (size_t i = 0; !rc && i < arena->count; i++) {
+        if (arena->blocks[i].left) {
+            rc = move_block(arena, &arena->blocks[i], err);
+        }
+    }
+    return rc;
 }
 
 static bool holds(const struct rf__block *block, const void *memory, size_t bytes) {
@@ -169,6 +269,9 @@ int rf__arena_find(struct rf__arena *arena, const void *memory, size_t bytes,
         }
         arena->last = at;
     }
+    if (arena->blocks[at].left) {
+        return RF_ENOTFOUND;
+    }
     *block_offset = arena->blocks[at].offset;
     *block_bytes = arena->blocks[at].bytes;
     *inside = (uintptr_t)memory - (uintptr_t)arena->blocks[at].memory;
@@ -177,8 +280,9 @@ int rf__arena_find(struct rf__arena *arena, const void *memory, size_t bytes,
 
 void *rf__arena_at(struct rf__arena *arena, uint64_t offset, uint64_t bytes) {
     for (size_t i = 0; i < arena->count; i++) {
-        if (arena->blocks[i].offset == offset && bytes <= arena->blocks[i].bytes) {
-            return arena->blocks[i].memory;
+        const struct rf__block *block = &arena->blocks[i];
+        if (!block->left && block->offset == offset && bytes <= block->bytes) {
+            return block->memory;
         }
     }
     return NULL;
@@ -242,7 +346,7 @@ void *rf__views_map(struct rf__views *views, uint64_t offset, uint64_t bytes) {
     if (!memory) {
         return NULL;
     }
-    *view = (struct rf__view){{memory, offset, (size_t)bytes}, ++views->clock};
+    *view = (struct rf__view){{memory, offset, (size_t)bytes, false}, ++views->clock};
     views->count++;
     return memory;
 }

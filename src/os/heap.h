@@ -1,5 +1,8 @@
 /* One worker's shared memory: a sealed memory file ("arena") that only grows, whose offsets are
- * never used twice, and the views of the arenas of its local peers. */
+ * never used twice, and the views of the arenas of its local peers.
+ *
+ * Who was handed the file can write into it for ever. So an arena can be renewed: it goes on in a
+ * fresh file, and its blocks follow when the program does not write into them (settle). */
 #ifndef RF_OS_HEAP_H
 #define RF_OS_HEAP_H
 
@@ -15,6 +18,7 @@ struct rf__block {
     char *memory;
     uint64_t offset;
     size_t bytes; /* as mapped */
+    bool left;    /* an own block that still lies in a file of before; its offset is void */
 };
 
 struct rf__arena {
@@ -47,7 +51,13 @@ int rf__arena_extend(struct rf__arena *arena, uint64_t bytes, uint64_t align, ui
 /* Gives the memory of a range back; its offsets stay used. */
 void rf__arena_punch(struct rf__arena *arena, uint64_t offset, uint64_t bytes);
 
+/* Goes on in a fresh, empty file. The blocks keep their addresses and contents, but stay in the
+ * file of before until rf__arena_settle: till then rf__arena_find and rf__arena_at do not know
+ * them. On failure nothing has changed. */
+int rf__arena_renew(struct rf__arena *arena, struct rf_error *err);
+
 /* As rf__shared_ops has them. */
+int rf__arena_settle(struct rf__arena *arena, struct rf_error *err);
 int rf__arena_alloc(struct rf__arena *arena, size_t bytes, void **out, struct rf_error *err);
 void rf__arena_release(struct rf__arena *arena, void *memory);
 int rf__arena_find(struct rf__arena *arena, const void *memory, size_t bytes,

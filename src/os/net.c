@@ -123,6 +123,36 @@ void rf__conn_unlist(struct rf__os_net *net, struct rf__conn *conn) {
     conn->next = NULL;
 }
 
+/* ---- A rehearsed cut ---- */
+
+static void park(struct rf__os_net *net, int fd) {
+    int *grown = rf__grow(net->parked, (size_t)net->parked_count + 1, sizeof *grown);
+
+    if (!grown) {
+        close(fd);
+        return;
+    }
+    net->parked = grown;
+    net->parked[net->parked_count++] = fd;
+}
+
+static void unmute(struct rf__os_net *net) {
+    net->mute_until = 0;
+    net->work = true;
+    while (net->parked_count > 0) {
+        close(net->parked[--net->parked_count]);
+    }
+    rf__free(net->parked);
+    net->parked = NULL;
+}
+
+bool rf__net_is_muted(struct rf__os_net *net) {
+    if (net->mute_until && rf__now() >= net->mute_until) {
+        unmute(net);
+    }
+    return net->mute_until != 0;
+}
+
 /* Also ends it. */
 void rf__conn_free(struct rf__os_net *net, struct rf__conn *conn) {
     if (!conn) {
@@ -131,7 +161,12 @@ void rf__conn_free(struct rf__os_net *net, struct rf__conn *conn) {
     if (conn->role != RF__CONN_LINK) {
         rf__conn_unlist(net, conn);
     }
+    rf__shm_let_go(net, conn);
     rf__poller_remove(net->poller, &conn->source);
+    if (rf__net_is_muted(net)) {
+        park(net, conn->source.fd);
+        conn->source.fd = -1;
+    }
     close_fd(&conn->source.fd);
     close_fd(&conn->fds[0]);
     close_fd(&conn->fds[1]);
@@ -196,9 +231,9 @@ void rf__link_fails(struct rf__os_net *net, struct rf__link *link, const struct 
 /* Said good-bye: reads and drops until the peer ends too. */
 static bool fade(struct rf__os_net *net, struct rf__conn *conn, int64_t now) {
     char bytes[4096];
-    bool over = now >= conn->deadline;
+    bool over = now >= conn->deadline, muted = rf__net_is_muted(net);
 
-    while (!over && conn->readable) {
+    while (!over && conn->readable && !muted) {
         ssize_t got = recv(conn->source.fd, bytes, sizeof bytes, MSG_DONTWAIT);
         conn->readable = got > 0 || (got < 0 && errno == EINTR);
         over = !got || (got < 0 && errno != EAGAIN && errno != EINTR);
@@ -223,6 +258,12 @@ static void tend_link(struct rf__os_net *net, struct rf__link *link, bool probe,
     struct rf__conn *conn = link->conn;
     struct rf_error why;
 
+    if (rf__net_is_muted(net)) {
+        if (link->ending && now >= link->end_by) {
+            rf__link_drained(net, link);
+        }
+        return;
+    }
     if (link->kind == RF__LINK_SHM && conn->readable) {
         rf__shm_notice(net, link);
     }
@@ -250,7 +291,8 @@ static bool tend_links(struct rf__os_net *net, int64_t now) {
             tend_link(net, link, probe, now);
         } else if (link->state == RF__LINK_PENDING && now >= link->deadline) {
             rf__link_give_up(net, link, true);
-        } else if (link->state == RF__LINK_PENDING && rf__net_dials(net, peer)) {
+        } else if (link->state == RF__LINK_PENDING && rf__net_dials(net, peer) &&
+                   !rf__net_is_muted(net)) {
             happened = rf__link_dial(net, link, now) || happened;
         }
         happened = happened || net->note_count > notes;
@@ -262,7 +304,8 @@ static bool tend_links(struct rf__os_net *net, int64_t now) {
 }
 
 static void set_timer(struct rf__os_net *net, int64_t now) {
-    int64_t at = net->has_tcp ? net->probe_at : RF__NEVER;
+    bool muted = rf__net_is_muted(net);
+    int64_t at = muted ? net->mute_until : net->has_tcp ? net->probe_at : RF__NEVER;
 
     for (const struct rf__conn *conn = net->conns; conn; conn = conn->next) {
         at = rf__sooner(at, conn->deadline);
@@ -271,17 +314,18 @@ static void set_timer(struct rf__os_net *net, int64_t now) {
         const struct rf__link *link = &net->links[peer];
         if (link->state == RF__LINK_PENDING) {
             at = rf__sooner(at, link->deadline);
-            if (rf__net_dials(net, peer) && link->next_candidate < rf__link_candidates(link)) {
+            if (!muted && rf__net_dials(net, peer) &&
+                link->next_candidate < rf__link_candidates(link)) {
                 at = rf__sooner(at, link->retry_at);
             }
         } else if (link->state == RF__LINK_UP && link->ending) {
             at = rf__sooner(at, link->end_by);
         }
     }
-    if (net->accept_errno) {
+    if (net->accept_errno && !muted) {
         at = rf__sooner(at, now + RETRY_ACCEPT);
     }
-    if (net->work) {
+    if (net->work && !muted) {
         at = now;
     }
     if (at == net->wake_at) {
@@ -304,9 +348,13 @@ static int net_pump(struct rf__net *base, int64_t now) {
     if (!net->opened || (!net->work && now < net->wake_at)) {
         return 0;
     }
-    net->work = false;
-    happened = rf__net_accept(net, &net->unix_listener, now) || happened;
-    happened = rf__net_accept(net, &net->tcp_listener, now) || happened;
+    bool was_muted = net->mute_until != 0, muted = rf__net_is_muted(net);
+    happened = was_muted && !muted; /* whatever came meanwhile is to be looked at */
+    net->work = muted;
+    if (!muted) {
+        happened = rf__net_accept(net, &net->unix_listener, now) || happened;
+        happened = rf__net_accept(net, &net->tcp_listener, now) || happened;
+    }
     /* A connection that comes up ends others of the same peer, the next in the list maybe: start
      * over after each. */
     for (struct rf__conn *conn = net->conns; conn; conn = next) {
@@ -357,6 +405,9 @@ static ssize_t net_write(struct rf__net *base, int peer, const struct iovec *par
     if (link->state != RF__LINK_UP || link->no_write) {
         return RF_ELOST;
     }
+    if (rf__net_is_muted(net)) {
+        return 0;
+    }
     return link->kind == RF__LINK_SHM ? rf__shm_write(net, link, parts, count)
                                       : rf__tcp_write(net, link, parts, count);
 }
@@ -371,6 +422,9 @@ static ssize_t net_read(struct rf__net *base, int peer, void *buffer, size_t byt
     if (!link->conn) {
         return RF_ELOST;
     }
+    if (rf__net_is_muted(net)) {
+        return 0;
+    }
     return link->kind == RF__LINK_SHM ? rf__shm_read(net, link, buffer, bytes)
                                       : rf__tcp_read(net, link, buffer, bytes);
 }
@@ -382,7 +436,7 @@ static ssize_t net_peek(struct rf__net *base, int peer, const void **view, size_
     if (link->kind != RF__LINK_SHM) {
         return RF_EUNSUPPORTED;
     }
-    if (link->state == RF__LINK_PENDING) {
+    if (link->state == RF__LINK_PENDING || (link->conn && rf__net_is_muted(net))) {
         return 0;
     }
     return link->conn ? rf__shm_peek(net, link, view, bytes) : RF_ELOST;
@@ -404,7 +458,9 @@ static void net_shutdown(struct rf__net *base, int peer) {
     rf__conn_drop(net, peer, NULL);
     link->state = RF__LINK_SHUT;
     link->conn = NULL;
-    if (conn && conn->kind == RF__LINK_TCP) {
+    if (conn && rf__net_is_muted(net)) {
+        rf__conn_free(net, conn);
+    } else if (conn && conn->kind == RF__LINK_TCP) {
         /* Closing at once with unread bytes would reset the connection and lose what was written.
          */
         (void)shutdown(conn->source.fd, SHUT_WR);
@@ -426,6 +482,13 @@ static void net_shutdown(struct rf__net *base, int peer) {
     net->work = true;
 }
 
+static void net_mute(struct rf__net *base, int64_t until_ns) {
+    struct rf__os_net *net = of(base);
+
+    net->mute_until = until_ns > 0 ? until_ns : 1;
+    net->work = true; /* sets the timer */
+}
+
 static void net_sleep(struct rf__net *base, bool sleeping) {
     rf__shm_sleep(of(base), sleeping);
 }
@@ -443,6 +506,10 @@ static void shared_release(struct rf__net *net, void *memory) {
 static int shared_find(struct rf__net *net, const void *memory, size_t bytes,
                        uint64_t *block_offset, uint64_t *block_bytes, uint64_t *inside) {
     return rf__arena_find(&of(net)->arena, memory, bytes, block_offset, block_bytes, inside);
+}
+
+static int shared_settle(struct rf__net *net, struct rf_error *err) {
+    return rf__arena_settle(&of(net)->arena, err);
 }
 
 static void *shared_map(struct rf__net *base, int peer, uint64_t block_offset,
@@ -467,7 +534,7 @@ static void *shared_board(struct rf__net *base, int peer) {
 static void shared_notify(struct rf__net *base, int peer) {
     struct rf__link *link = link_of(of(base), peer);
 
-    if (link->control && link->conn) {
+    if (link->control && link->conn && !rf__net_is_muted(of(base))) {
         rf__shm_notify(link);
     }
 }
@@ -569,7 +636,8 @@ static int open_links(struct rf__os_net *net, const struct rf__net_group *group,
         return rf__fail(err, RF_ELIMIT, 0, "%d workers on one host, and %d is the most", local + 1,
                         RF_MAX_LOCAL_RANKS);
     }
-    return rf__shm_open(net, err);
+    int rc = rf__shm_renew(net, err);
+    return rc ? rc : rf__shm_open(net, err);
 }
 
 static int net_open(struct rf__net *base, const struct rf__net_group *group, struct rf_error *err) {
@@ -614,6 +682,7 @@ static void net_destroy(struct rf__net *base) {
     if (!net) {
         return;
     }
+    unmute(net);
     close_links(net);
     linger(net, rf__sooner(net->detect_ns / 4, GRACE_MOST));
     while (net->conns) {
@@ -624,6 +693,7 @@ static void net_destroy(struct rf__net *base) {
     drop_listener(net, &net->timer);
     drop_listener(net, &net->bell);
     rf__arena_destroy(&net->arena);
+    rf__free(net->holders);
     memset(net->key, 0, sizeof net->key);
     rf__free(net);
 }
@@ -639,6 +709,7 @@ static const struct rf__net_ops net_ops = {
     .consume = net_consume,
     .shutdown = net_shutdown,
     .sleep = net_sleep,
+    .mute = net_mute,
     .destroy = net_destroy,
 };
 
@@ -646,6 +717,7 @@ static const struct rf__shared_ops shared_ops = {
     .alloc = shared_alloc,
     .release = shared_release,
     .find = shared_find,
+    .settle = shared_settle,
     .map = shared_map,
     .board = shared_board,
     .notify = shared_notify,

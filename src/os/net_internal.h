@@ -49,6 +49,7 @@ struct rf__conn {
     unsigned char info[RF__SHM_INFO];
     size_t info_bytes;
     int fds[2]; /* arena, bell */
+    bool over;  /* the peer has ended its side, and with it its views of the own arena */
 };
 
 /* One direction of a shared-memory link: a header and the data mapped twice in a row, so that every
@@ -133,7 +134,14 @@ struct rf__os_net {
     int64_t wake_at, probe_at;
     bool has_tcp;
 
+    /* A rehearsed cut. What is to be closed meanwhile is kept: closing would be noticed. */
+    int64_t mute_until; /* 0: none */
+    int *parked;
+    int parked_count;
+
     struct rf__arena arena;
+    char (*holders)[RF__UNIX_MAX]; /* the peers that can write into the arena's file, by socket */
+    int holder_count;
     uint64_t region, region_bytes;   /* control page, board, rings */
     uint64_t retired, retired_bytes; /* those of the open before */
     char *control;
@@ -150,6 +158,7 @@ struct rf__conn *rf__conn_new(struct rf__os_net *net, int fd, enum rf__conn_role
 void rf__conn_watch(struct rf__conn *conn, struct rf__os_net *net, int fd);
 void rf__conn_unlist(struct rf__os_net *net, struct rf__conn *conn);
 void rf__conn_free(struct rf__os_net *net, struct rf__conn *conn);
+bool rf__net_is_muted(struct rf__os_net *net);
 void rf__conn_drop(struct rf__os_net *net, int peer, const struct rf__conn *keep);
 
 /* net.c: events. `ends`: the link has come to its end, the reader may still find bytes; `drained`:
@@ -199,6 +208,11 @@ int rf__shm_dial(const char *name);
 /* Lays out control page, board and one ring for each local peer in the own arena. */
 int rf__shm_open(struct rf__os_net *net, struct rf_error *err);
 void rf__shm_close(struct rf__os_net *net);
+
+/* After the endpoints are known, before rf__shm_open: where somebody holds the arena's file who may
+ * live and is not of the new group, a fresh one takes its place. */
+int rf__shm_renew(struct rf__os_net *net, struct rf_error *err);
+void rf__shm_let_go(struct rf__os_net *net, struct rf__conn *conn); /* before the conn is closed */
 
 /* Sends the own info and takes the peer's: 1 when the link can be used, 0 not yet, or an error. */
 int rf__shm_introduce(struct rf__os_net *net, struct rf__conn *conn, struct rf__link *link,

@@ -20,6 +20,7 @@
  */
 #include "base/assert.h"
 #include "base/cursor.h"
+#include "base/mem.h"
 #include "base/status.h"
 #include "os/host.h"
 #include "os/net_internal.h"
@@ -217,6 +218,97 @@ void rf__shm_close(struct rf__os_net *net) {
     net->region_bytes = 0;
 }
 
+/* ---- Who holds the own file ---- */
+
+/* Its place in the list, or the list's end. */
+static int find_holder(const struct rf__os_net *net, const char *name) {
+    int i = 0;
+
+    while (i < net->holder_count && strcmp(net->holders[i], name) != 0) {
+        i++;
+    }
+    return i;
+}
+
+static int add_holder(struct rf__os_net *net, const char *name, struct rf_error *err) {
+    int at = find_holder(net, name);
+
+    if (at < net->holder_count) {
+        return 0;
+    }
+    void *grown = rf__grow(net->holders, (size_t)at + 1, sizeof *net->holders);
+    if (!grown) {
+        return rf__fail(err, RF_ENOMEM, 0, "the list of those who share memory");
+    }
+    net->holders = grown;
+    memcpy(net->holders[at], name, strlen(name) + 1);
+    net->holder_count++;
+    return 0;
+}
+
+static void drop_holder(struct rf__os_net *net, const char *name) {
+    int at = find_holder(net, name);
+
+    if (at < net->holder_count) {
+        memmove(net->holders + at, net->holders + at + 1,
+                (size_t)(net->holder_count - at - 1) * sizeof *net->holders);
+        net->holder_count--;
+    }
+}
+
+/* Whether the peer has said good-bye, or has hung up: both are done by its driver, which at that
+ * time writes into nobody's memory, and afterwards has no view left of it; or by its end. Takes
+ * what is there. */
+static bool has_ended(struct rf__conn *conn) {
+    char bytes[16];
+
+    while (!conn->over) {
+        ssize_t got = recv(conn->source.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0 && errno == EAGAIN) {
+            break;
+        }
+        /* Before the link is up, bytes are those of the introduction. */
+        conn->over =
+            got <= 0 || (conn->role == RF__CONN_LINK && memchr(bytes, farewell, (size_t)got));
+    }
+    return conn->over;
+}
+
+void rf__shm_let_go(struct rf__os_net *net, struct rf__conn *conn) {
+    if (conn->kind == RF__LINK_SHM && conn->info_sent && has_ended(conn)) {
+        drop_holder(net, net->links[conn->peer].endpoint.name);
+    }
+}
+
+static bool is_member(const struct rf__os_net *net, const char *name) {
+    for (int peer = 0; peer < net->size; peer++) {
+        if (net->links[peer].kind == RF__LINK_SHM &&
+            !strcmp(net->links[peer].endpoint.name, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int rf__shm_renew(struct rf__os_net *net, struct rf_error *err) {
+    int rc = 0, members = 0;
+
+    while (members < net->holder_count && is_member(net, net->holders[members])) {
+        members++;
+    }
+    if (members < net->holder_count) {
+        rc = rf__arena_renew(&net->arena, err);
+        if (!rc) {
+            net->holder_count = 0;
+            net->retired_bytes = 0; /* of the file of before */
+        }
+    }
+    return rc;
+}
+
 static void forget_peer(struct rf__link *link) {
     unmap_ring(&link->in);
     if (link->control) {
@@ -251,6 +343,10 @@ static int send_info(struct rf__os_net *net, struct rf__conn *conn, struct rf__l
                              .msg_control = &ancillary,
                              .msg_controllen = sizeof ancillary.room};
 
+    int rc = add_holder(net, link->endpoint.name, err);
+    if (rc) {
+        return rc;
+    }
     struct rf__writer w = rf__writer(info, sizeof info);
     rf__write_bytes(&w, info_magic, sizeof info_magic);
     rf__write_u32(&w, 0);
@@ -553,6 +649,7 @@ void rf__shm_notice(struct rf__os_net *net, struct rf__link *link) {
         ssize_t got = recv(link->conn->source.fd, bytes, sizeof bytes, MSG_DONTWAIT);
         if (got > 0) {
             polite = polite || memchr(bytes, farewell, (size_t)got);
+            link->conn->over = link->conn->over || polite;
             continue;
         }
         if (got < 0 && errno == EINTR) {
@@ -562,6 +659,7 @@ void rf__shm_notice(struct rf__os_net *net, struct rf__link *link) {
         if (got < 0 && errno == EAGAIN && !polite) {
             return;
         }
+        link->conn->over = true;
         break;
     }
     int peer = rf__link_rank(net, link);

@@ -37,6 +37,7 @@ enum {
     READ_AT_ONCE = 64 << 10,
     BACKOFF_LEAST_MS = 20,
     BACKOFF_MOST_MS = 1000,
+    BACKOFF_LOCAL_MS = 200, /* towards this host, where dialling costs nobody anything */
     USER_TIMEOUT_MS = 5000
 };
 
@@ -73,7 +74,9 @@ struct client {
     int failures;               /* in a row */
     struct rf__rng rng;
     enum state state;
-    int64_t until; /* DOWN: when to dial; CONNECTING, GREETING: when to give up */
+    int64_t until;      /* DOWN: when to dial; CONNECTING, GREETING: when to give up */
+    int64_t mute_until; /* a rehearsed cut */
+    int64_t backoff_most_ms;
     struct rf__auth auth;
     struct rf__buffer in, out;
     struct rf_error cause;                              /* why it is not connected */
@@ -274,7 +277,7 @@ static void disconnect(struct client *client, int64_t now) {
     if (++client->failures % client->address_count == 0) {
         int round = client->failures / client->address_count;
         int64_t most = BACKOFF_LEAST_MS << (round < 6 ? round : 6);
-        most = most < BACKOFF_MOST_MS ? most : BACKOFF_MOST_MS;
+        most = most < client->backoff_most_ms ? most : client->backoff_most_ms;
         uint64_t jitter = rf__rng_below(&client->rng, (uint64_t)(most * RF__MS / 2));
         client->until = now + most * RF__MS / 2 + (int64_t)jitter;
     }
@@ -544,6 +547,10 @@ static void pump(struct rf__store *store, int64_t now) {
     struct client *client = (struct client *)store;
     size_t ignored;
 
+    if (now < client->mute_until) {
+        let_deadlines_pass(client, now);
+        return;
+    }
     if (client->state == DOWN && client->pending_count && now >= client->until &&
         !frame_waits(client, &ignored)) {
         dial(client, now);
@@ -705,7 +712,8 @@ static int next(struct rf__store *store, struct rf__store_event *event) {
     struct rf__kv_event from;
     size_t frame;
 
-    while (frame_waits(client, &frame)) {
+    bool muted = rf__now() < client->mute_until;
+    while (!muted && frame_waits(client, &frame)) {
         const unsigned char *front = rf__buffer_front(&client->in);
         if (frame <= RF__KV_LENGTH_BYTES ||
             rf__kv_read_event(front + RF__KV_LENGTH_BYTES, frame - RF__KV_LENGTH_BYTES, &from)) {
@@ -732,9 +740,9 @@ static int64_t next_deadline(const struct rf__store *store) {
     const struct client *client = (const struct client *)store;
     int64_t soonest = RF__NEVER;
     size_t ignored;
-    bool unsent = false;
+    bool unsent = false, muted = rf__now() < client->mute_until;
 
-    if (frame_waits(client, &ignored) || (client->state == READY && client->readable)) {
+    if (!muted && (frame_waits(client, &ignored) || (client->state == READY && client->readable))) {
         return 0;
     }
     for (size_t i = 0; i < client->pending_count; i++) {
@@ -746,6 +754,9 @@ static int64_t next_deadline(const struct rf__store *store) {
             soonest = pending->deadline;
         }
         unsent |= !pending->sent;
+    }
+    if (muted) {
+        return client->mute_until < soonest ? client->mute_until : soonest;
     }
     if (client->state == READY && unsent && client->writable) {
         /* Submitted since the last pump, or held back by the window: only the first needs a pump
@@ -764,6 +775,10 @@ static int64_t next_deadline(const struct rf__store *store) {
     return soonest;
 }
 
+static void mute(struct rf__store *store, int64_t until_ns) {
+    ((struct client *)store)->mute_until = until_ns;
+}
+
 static void destroy(struct rf__store *store) {
     struct client *client = (struct client *)store;
 
@@ -780,11 +795,24 @@ static void destroy(struct rf__store *store) {
     rf__free(client);
 }
 
+static bool is_loopback(const struct rf__address *address) {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+
+    if (address->at.ss_family == AF_INET) {
+        memcpy(&v4, &address->at, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    memcpy(&v6, &address->at, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
 static const struct rf__store_ops client_ops = {
     .submit = submit,
     .pump = pump,
     .next = next,
     .next_deadline = next_deadline,
+    .mute = mute,
     .destroy = destroy,
 };
 
@@ -813,6 +841,12 @@ int rf__store_client_create(const char *uri, const unsigned char *key, size_t ke
     memcpy(client->key, key, key_bytes);
     client->key_bytes = key_bytes;
     rc = rf__address_resolve(uri, 0, client->addresses, &client->address_count, err);
+    client->backoff_most_ms = BACKOFF_LOCAL_MS;
+    for (int i = 0; !rc && i < client->address_count; i++) {
+        if (!is_loopback(&client->addresses[i])) {
+            client->backoff_most_ms = BACKOFF_MOST_MS;
+        }
+    }
     while (!rc && !client->id) {
         if (getrandom(&client->id, sizeof client->id, 0) != (ssize_t)sizeof client->id) {
             rc = rf__fail(err, RF_EIO, errno, "no random bytes");

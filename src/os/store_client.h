@@ -1,7 +1,8 @@
 /* The client of our own store, as io/store.h sees it, over a poller.
  *
  * Connects when there is something to ask, to the addresses that the name had at creation, in turn;
- * reconnects with jittered back-off as long as anything is unanswered or watched. What was not
+ * reconnects as long as anything is unanswered or watched, with jittered back-off of at most a
+ * second, and of at most 200 ms where all its addresses are this host's. What was not
  * answered is sent again: a change carries its client's id and a number, so the server applies it
  * once. A wrong key answers everything with RF_EAUTH, for good. */
 #ifndef RF_OS_STORE_CLIENT_H

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -730,6 +731,323 @@ static void boards_are_seen_by_all(void **state) {
     mesh_destroy(nodes, 3);
 }
 
+/* The child is rank 2 of 3, maps the first block of rank 0, says so, and does what it is told: '1'
+ * to '9' fill what it has mapped with that byte. */
+static void writer_life(int from, int to) {
+    struct node nodes[MOST] = {0};
+    uint64_t place[2];
+    char order;
+    node_create(&nodes[2], &both[0], good_key, "job", DETECT_MS);
+    send_all(to, nodes[2].endpoint, RF__ENDPOINT_MAX);
+    take_all(from, nodes[0].endpoint, RF__ENDPOINT_MAX);
+    take_all(from, nodes[1].endpoint, RF__ENDPOINT_MAX);
+    node_open(nodes, 2, 3, 1);
+    wait_for(nodes, 3, &nodes[2].up[0]);
+    wait_for(nodes, 3, &nodes[2].up[1]);
+    take_all(from, place, sizeof place);
+    char *there = nodes[2].net->shared->map(nodes[2].net, 0, place[0], place[1]);
+    if (!there) {
+        _exit(1);
+    }
+    send_all(to, "!", 1);
+    for (;;) {
+        take_all(from, &order, 1);
+        if (order == 'q') {
+            nodes[2].net->ops->shutdown(nodes[2].net, 0);
+            nodes[2].net->ops->shutdown(nodes[2].net, 1);
+        } else {
+            memset(there, order, (size_t)place[1]);
+        }
+        send_all(to, "!", 1);
+    }
+}
+
+struct told_place {
+    uint64_t offset, bytes;
+};
+
+static struct told_place place_of(struct node *node, const void *memory, size_t bytes) {
+    uint64_t inside;
+    struct told_place place;
+    assert_int_equal(
+        node->net->shared->find(node->net, memory, bytes, &place.offset, &place.bytes, &inside), 0);
+    return place;
+}
+
+/* Starts the writer and a mesh of 3 with it, and lets it map rank 0's block. */
+static struct child writer_start(struct node *nodes, void *memory, size_t bytes) {
+    int there[2], back[2];
+    char said;
+    assert_int_equal(pipe(there), 0);
+    assert_int_equal(pipe(back), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* should the test fail */
+        writer_life(there[0], back[1]);
+    }
+    close(there[0]);
+    close(back[1]);
+    struct child child = {pid, back[0], there[1]};
+    take_all(child.from, nodes[2].endpoint, RF__ENDPOINT_MAX);
+    for (int i = 0; i < 2; i++) {
+        send_all(child.to, nodes[i].endpoint, RF__ENDPOINT_MAX);
+    }
+    for (int i = 0; i < 2; i++) {
+        node_open(nodes, i, 3, 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int peer = 0; peer < 3; peer++) {
+            if (i != peer) {
+                wait_for(nodes, 2, &nodes[i].up[peer]);
+            }
+        }
+    }
+    struct told_place place = place_of(&nodes[0], memory, bytes);
+    send_all(child.to, &place, sizeof place);
+    take_all(child.from, &said, 1);
+    return child;
+}
+
+static void writer_end(struct child *child) {
+    int status;
+    assert_int_equal(kill(child->pid, SIGKILL), 0);
+    assert_int_equal(waitpid(child->pid, &status, 0), child->pid);
+    assert_true(WIFSIGNALED(status));
+    close(child->from);
+    close(child->to);
+}
+
+static void order(struct child *child, char what) {
+    char said;
+    send_all(child->to, &what, 1);
+    take_all(child->from, &said, 1);
+}
+
+/* A process that was left out of the group and lives cannot write into what the group uses; one
+ * that is known to be dead, or has said good-bye, costs nothing. */
+static void a_stale_writer_disturbs_nobody(void **state) {
+    enum { LARGE = 5 << 20, SMALL = 100, FROZEN = 0, DEAD, POLITE, CASES };
+    (void)state;
+    for (int how = 0; how < CASES; how++) {
+        struct node nodes[MOST] = {0};
+        char *memory[2], *between = NULL;
+        int descriptors = open_descriptors();
+        uint64_t offset, bytes, inside;
+        for (int i = 0; i < 2; i++) {
+            node_create(&nodes[i], &both[0], good_key, "job", DETECT_MS);
+        }
+        struct rf__net *net = nodes[0].net;
+        for (int i = 0; i < 2; i++) {
+            void *block;
+            assert_int_equal(net->shared->alloc(net, i ? SMALL : LARGE, &block, NULL), 0);
+            memory[i] = block;
+            memset(block, 'a' + i, i ? SMALL : LARGE);
+        }
+        struct child child = writer_start(nodes, memory[0], LARGE);
+        order(&child, '1');
+        assert_int_equal(memory[0][0], '1');
+        assert_int_equal(memory[0][LARGE - 1], '1');
+        if (how == DEAD) {
+            writer_end(&child);
+            wait_for(nodes, 2, &nodes[0].down[2]);
+        } else if (how == POLITE) {
+            order(&child, 'q');
+        }
+        struct told_place before = place_of(&nodes[0], memory[0], LARGE);
+        net->ops->shutdown(net, 2); /* as a driver that gives the peer up */
+        mesh_open(nodes, 2, 2);
+        bool moves = how == FROZEN;
+        assert_int_equal(net->shared->find(net, memory[0], LARGE, &offset, &bytes, &inside),
+                         moves ? RF_ENOTFOUND : 0);
+        if (moves) {
+            void *block; /* new blocks are at once where they belong */
+            assert_int_equal(net->shared->alloc(net, SMALL, &block, NULL), 0);
+            between = block;
+            assert_int_equal(place_of(&nodes[0], between, SMALL).bytes, 65536);
+            assert_int_equal(between[0], 0);
+        }
+        memory[0][7] = 'c'; /* whoever computes goes on until settle */
+        assert_int_equal(net->shared->settle(net, NULL), 0);
+        assert_int_equal(memory[0][7], 'c');
+        memory[0][7] = '1';
+        for (size_t k = 0; k < LARGE; k++) {
+            assert_int_equal(memory[0][k], '1');
+        }
+        for (size_t k = 0; k < SMALL; k++) {
+            assert_int_equal(memory[1][k], 'b');
+        }
+        struct told_place place = place_of(&nodes[0], memory[0], LARGE);
+        if (!moves) {
+            assert_int_equal(place.offset, before.offset);
+        }
+        struct rf__net *other = nodes[1].net;
+        char *there = other->shared->map(other, 0, place.offset, place.bytes);
+        assert_non_null(there);
+        assert_int_equal(there[LARGE - 1], '1');
+        if (how == FROZEN) {
+            order(&child, '2');
+        }
+        assert_int_equal(memory[0][0], '1');
+        assert_int_equal(there[LARGE - 1], '1');
+        there[LARGE - 1] = '3'; /* the new peers do see each other */
+        assert_int_equal(memory[0][LARGE - 1], '3');
+        exchange(nodes, 2, 5, 100000);
+        if (how != DEAD) {
+            writer_end(&child);
+        }
+        /* Once is enough: nobody of before can write into the new file. */
+        mesh_open(nodes, 2, 3);
+        assert_int_equal(place_of(&nodes[0], memory[0], LARGE).offset, place.offset);
+        for (int i = 0; i < 2; i++) {
+            net->shared->release(net, memory[i]);
+        }
+        net->shared->release(net, between);
+        mesh_destroy(nodes, 2);
+        assert_int_equal(open_descriptors(), descriptors);
+    }
+}
+
+/* A peer that never connected in the generation after still holds what it was given before. */
+static void a_frozen_peer_is_remembered(void **state) {
+    struct node nodes[MOST] = {0};
+    uint64_t offset, bytes, inside;
+    void *memory;
+    (void)state;
+    mesh_create(nodes, 3, &both[0]);
+    struct rf__net *net = nodes[0].net;
+    assert_int_equal(net->shared->alloc(net, 10, &memory, NULL), 0);
+    char *stale =
+        nodes[2].net->shared->map(nodes[2].net, 0, place_of(&nodes[0], memory, 10).offset, 65536);
+    assert_non_null(stale);
+    strcpy(memory, "own");
+    node_open(nodes, 0, 3, 2); /* rank 2 sleeps */
+    node_open(nodes, 1, 3, 2);
+    wait_for(nodes, 2, &nodes[0].up[1]);
+    assert_int_equal(net->shared->find(net, memory, 10, &offset, &bytes, &inside), 0);
+    mesh_open(nodes, 2, 3);
+    assert_int_equal(net->shared->find(net, memory, 10, &offset, &bytes, &inside), RF_ENOTFOUND);
+    mesh_open(nodes, 2, 4); /* and once more before anybody settles */
+    assert_int_equal(net->shared->settle(net, NULL), 0);
+    strcpy(stale, "stale");
+    assert_string_equal(memory, "own");
+    mesh_destroy(nodes, 3);
+}
+
+/* ---- A rehearsed cut ---- */
+
+static void mute(struct node *node, int64_t until) {
+    node->net->ops->mute(node->net, until);
+}
+
+static void assert_quiet(struct node *node) {
+    node_turn(node, 0);
+    node_turn(node, 0);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(rf__poller_collect(node->poller, 0), 0);
+        rf__poller_dispatch(node->poller);
+        assert_int_equal(node->net->ops->pump(node->net, rf__now()), 0);
+    }
+}
+
+/* The muted side neither reads nor writes nor notices, and waits without spinning; what came
+ * meanwhile is there when it is over. */
+static void a_cut_is_silent(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct node nodes[MOST];
+        char text[8] = "";
+        const void *view;
+        struct iovec part = {text, 4};
+        mesh_create(nodes, 2, &both[t]);
+        struct rf__net *net = nodes[1].net;
+        memcpy(text, "one", 4);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 4);
+        mute(&nodes[1], rf__now() + 3600000 * RF__MS);
+        memcpy(text, "two", 4);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 4);
+        assert_quiet(&nodes[1]);
+        assert_int_equal(net->ops->read(net, 0, text, 4), 0);
+        assert_int_equal(net->ops->write(net, 0, &part, 1), 0);
+        assert_int_equal(net->ops->peek(net, 0, &view, 4), t ? RF_EUNSUPPORTED : 0);
+        turn_all(nodes, 2, 0);
+        assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, text, 4), 0);
+        node_destroy(&nodes[0]);
+        assert_quiet(&nodes[1]);
+        assert_int_equal(nodes[1].down[0], 0);
+
+        /* By itself, at its time: only the timer can wake this wait. */
+        mute(&nodes[1], rf__now() + 20 * RF__MS);
+        node_turn(&nodes[1], 0);
+        size_t have = 0;
+        char got[8];
+        while (have < sizeof got) {
+            ssize_t n = net->ops->read(net, 0, got + have, sizeof got - have);
+            assert_true(n >= 0);
+            have += (size_t)n;
+            if (!n) {
+                node_turn(&nodes[1], -1);
+            }
+        }
+        assert_memory_equal(got, "one\0two", 8);
+        while (!nodes[1].down[0]) {
+            assert_true(net->ops->read(net, 0, got, 1) <= 0);
+            node_turn(&nodes[1], RF__MS);
+        }
+        node_destroy(&nodes[1]);
+    }
+}
+
+/* Links that the muted side gives up are not seen to end, and nobody gets to it, until it is over.
+ */
+static void a_cut_hides_what_is_closed_and_opened(void **state) {
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (int muted = 0; muted < 2; muted++) { /* the one that is dialled, the one that dials */
+            struct node nodes[MOST];
+            int before = open_descriptors(), other = !muted;
+            mesh_create(nodes, 2, &both[t]);
+            mute(&nodes[muted], rf__now() + 3600000 * RF__MS);
+            node_open(nodes, muted, 2, 2);
+            for (int i = 0; i < 20; i++) {
+                turn_all(nodes, 2, 0);
+            }
+            assert_int_equal(nodes[other].down[muted], 0);
+            node_open(nodes, other, 2, 2);
+            for (int i = 0; i < 20; i++) {
+                turn_all(nodes, 2, 0);
+            }
+            assert_int_equal(nodes[0].up[1] + nodes[1].up[0], 0);
+            assert_quiet(&nodes[muted]);
+            mute(&nodes[muted], 0);
+            wait_for(nodes, 2, &nodes[0].up[1]);
+            wait_for(nodes, 2, &nodes[1].up[0]);
+            exchange(nodes, 2, 3, 50000);
+            /* Destroyed in the middle of one, it leaves nothing behind. */
+            mute(&nodes[muted], rf__now() + 3600000 * RF__MS);
+            node_open(nodes, muted, 2, 3);
+            mesh_destroy(nodes, 2);
+            assert_int_equal(open_descriptors(), before);
+        }
+    }
+}
+
+/* Timers go on: who is cut off gives up those whom it cannot reach. */
+static void a_cut_does_not_stop_the_timers(void **state) {
+    struct node nodes[MOST];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        node_create(&nodes[i], &both[0], good_key, "job", 10);
+    }
+    mute(&nodes[0], rf__now() + 3600000 * RF__MS);
+    node_open(nodes, 0, 2, 1);
+    while (!nodes[0].down[1]) {
+        node_turn(&nodes[0], -1);
+    }
+    assert_int_equal(nodes[0].error[1].code, RF_ECONNECT);
+    mesh_destroy(nodes, 2);
+}
+
 /* A peer that writes nonsense into the positions is found out, and nothing is read outside the
  * mapping. */
 static void nonsense_in_a_ring_ends_the_link(void **state) {
@@ -947,6 +1265,11 @@ int main(void) {
         cmocka_unit_test(heaps_are_shared),
         cmocka_unit_test(more_blocks_than_views),
         cmocka_unit_test(boards_are_seen_by_all),
+        cmocka_unit_test(a_stale_writer_disturbs_nobody),
+        cmocka_unit_test(a_frozen_peer_is_remembered),
+        cmocka_unit_test(a_cut_is_silent),
+        cmocka_unit_test(a_cut_hides_what_is_closed_and_opened),
+        cmocka_unit_test(a_cut_does_not_stop_the_timers),
         cmocka_unit_test(nonsense_in_a_ring_ends_the_link),
         cmocka_unit_test(nobody_sleeps_for_ever),
         cmocka_unit_test(notify_wakes_a_sleeper),
