@@ -94,7 +94,12 @@ static void take_fault(struct rf__group *group, const struct rf__store_event *ev
         group->elastic.flip_is_due = true;
     } else if (!strncmp(text, "cut ", 4)) {
         int64_t until = group->now + strtol(text + 4, NULL, 10) * RF__MS;
-        (void)until;
+        if (group->options.net->ops->mute) {
+            group->options.net->ops->mute(group->options.net, until);
+        }
+        if (group->options.store->ops->mute) {
+            group->options.store->ops->mute(group->options.store, until);
+        }
     }
 }
 
