@@ -80,10 +80,18 @@ static int runner_test(struct rf__runner *runner, struct rf__op *op) {
     return rc;
 }
 
+static void note_alive(struct rf_comm *comm, int64_t at) {
+    if (comm->runner.elastic) {
+        rf__group_alive(comm->group, at);
+    }
+}
+
 /* With the lock held. */
 static int finish(struct rf_comm *comm, struct rf__op *op, int timeout_ms, int64_t *busy_ns) {
     int64_t deadline = timeout_ms < 0 ? RF__NEVER : rf__now() + timeout_ms * RF__MS;
+    note_alive(comm, RF__NEVER); /* who waits here does not stand still */
     int rc = rf__engine_drive(comm->engine, op_done, op, deadline);
+    note_alive(comm, rf__now());
 
     if (rc == 0) {
         rc = rf__op_result(op);

@@ -155,17 +155,19 @@ static int start_message(struct rf_ddp *ddp, int peer, void *bytes, size_t lengt
     return 0;
 }
 
-/* To every joiner: all of them wait for it in their begin. */
+/* To every joiner: all of them wait for it in their begin. It has to be with them before the first
+ * collective is started: between a pair a message may stand behind the data of a collective, and the
+ * joiner begins none before it has the header. */
 static int send_headers(struct rf_ddp *ddp, struct rf_error *err) {
     int rc = 0;
 
     header_encode(ddp);
-    for (int k = 0; rc == 0 && k < ddp->joiners; k++) {
-        if (ddp->heal.count == RF__HEAL_IN_FLIGHT) {
+    for (int k = 0; rc == 0 && (k < ddp->joiners || ddp->heal.count); k++) {
+        if (k >= ddp->joiners || ddp->heal.count == RF__HEAL_IN_FLIGHT) {
             rc = reap(ddp);
             rc = rc ? fail(ddp, rc, err) : 0;
         }
-        if (rc == 0) {
+        if (rc == 0 && k < ddp->joiners) {
             rc = start_message(ddp, ddp->joiner[k], ddp->control.header,
                                rf__ddp_header_bytes(ddp->tensors), err);
         }
