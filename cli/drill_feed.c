@@ -168,12 +168,16 @@ static void add(struct drill_feed *feed, const struct drill_event *event) {
     feed->events[feed->count++] = *event;
 }
 
-/* `start` names the processes by id: an array, or an object. */
+/* `start` names the processes by id: an array, or an object. That of a launcher which joins does
+ * not know ids; `worker` tells them. */
 static bool add_start(struct drill_feed *feed, const json_t *object, struct drill_event event) {
     const json_t *pids = json_object_get(object, "pids");
     size_t count = json_is_array(pids) ? json_array_size(pids) : 0;
 
     event.kind = DRILL_EVENT_WORKER;
+    if (event.source > 0) {
+        return true;
+    }
     for (size_t i = 0; i < count && i < DRILL_MAX_IDS; i++) {
         json_int_t pid = json_integer_value(json_array_get(pids, i));
         if (pid > 0 && pid <= INT_MAX) {

@@ -55,9 +55,12 @@ static json_t *seconds(double from, double to) {
     return from > 0 && to >= from ? json_real(to - from) : json_null();
 }
 
-/* When the group begins to suffer: of a joiner, when it goes. */
+/* When the group begins to suffer: of a joiner, when it goes, if it ever took part. */
 static double struck(const struct drill_fault *fault) {
-    return fault->kind == DRILL_JOIN ? fault->left : fault->from;
+    if (fault->kind == DRILL_JOIN) {
+        return fault->back ? fault->left : 0;
+    }
+    return fault->from;
 }
 
 static void describe(const struct drill_session *session, const struct drill_active *active,

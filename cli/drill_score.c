@@ -109,9 +109,12 @@ void drill_score_left(struct drill_score *score, size_t index, double time, bool
     }
 }
 
-/* When the group begins to suffer from it. */
+/* When the group begins to suffer from it: of a joiner, when it goes, if it ever took part. */
 static double struck(const struct drill_fault *fault) {
-    return fault->kind == DRILL_JOIN ? fault->left : fault->from;
+    if (fault->kind == DRILL_JOIN) {
+        return fault->back ? fault->left : 0;
+    }
+    return fault->from;
 }
 
 /* Whether the group must re-form because of it. */

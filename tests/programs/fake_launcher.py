@@ -240,6 +240,7 @@ def join(flags):
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     with open(folder / "events.jsonl", "w", buffering=1) as events, \
             open(folder / "commits.jsonl", "w", buffering=1) as commits, open(other / "commits.jsonl") as others:
+        print(json.dumps({"time": time.time(), "event": "start", "pids": [worker.pid]}), file=events)  # of no id
         print(json.dumps({"time": time.time(), "event": "worker", "id": id, "pid": worker.pid, "restarts": 0}),
               file=events)
         others.seek(0, os.SEEK_END)

@@ -102,6 +102,7 @@ def test_a_joiner_takes_part_and_goes(tmp_path, seed):
     assert log(tmp_path, "outcome")[0]["done"] is True
     commits = (tmp_path / "run" / "join-1" / "commits.jsonl").read_text().splitlines()
     assert len(commits) > 1
+    assert out.splitlines()[1].split()[1:4] == ["join", "worker", "1001:"]
 
 
 def test_the_schedule_is_written_before_it_is_carried_out_and_can_be_repeated(tmp_path):

@@ -345,7 +345,11 @@ static void a_joiner_that_was_not_taken_in(void **state) {
     assert_int_equal(drill_score_strike(score, DRILL_JOIN, -1, 102.5, &fault), 0);
     drill_score_left(score, fault, 104, false);
     assert_true(score->faults[fault].done);
+    tell(score, DRILL_EVENT_REVOKE, 104.5, 0, 1, 1); /* of somebody else */
+    commit(score, 105, 0, 2, 3);
     assert_int_equal(times(score, DRILL_JOIN).rejoin.count, 0);
+    assert_int_equal(times(score, DRILL_JOIN).detect.count, 0);
+    assert_int_equal(times(score, DRILL_JOIN).next_commit.count, 0);
 }
 
 /* Histories. */
