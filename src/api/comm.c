@@ -83,7 +83,13 @@ static int runner_test(struct rf__runner *runner, struct rf__op *op) {
 /* With the lock held. */
 static int finish(struct rf_comm *comm, struct rf__op *op, int timeout_ms, int64_t *busy_ns) {
     int64_t deadline = timeout_ms < 0 ? RF__NEVER : rf__now() + timeout_ms * RF__MS;
+    if (comm->runner.elastic) { /* who waits for others does not stand still by itself */
+        rf__group_alive(comm->group, RF__NEVER);
+    }
     int rc = rf__engine_drive(comm->engine, op_done, op, deadline);
+    if (comm->runner.elastic) {
+        rf__group_alive(comm->group, rf__now());
+    }
 
     if (rc == 0) {
         rc = rf__op_result(op);
