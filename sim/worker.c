@@ -114,7 +114,13 @@ static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout
     struct sim_worker *worker = of(runner);
 
     RF_ASSERT(timeout_ms < 0);
+    if (runner->elastic && !worker->dying) {
+        rf__group_alive(worker->group, RF__NEVER);
+    }
     sim_wait(worker, SIM_WAIT_OP, op);
+    if (runner->elastic && !worker->dying) {
+        rf__group_alive(worker->group, sim_local(worker));
+    }
     if (worker->dying) {
         rf__group_release(worker->group, op);
         return RF_ELOST;
