@@ -36,7 +36,7 @@ static struct sim_worker *any(struct sim *sim) {
 }
 
 /* Whether another one is there, in the newest generation, with the newest state. */
-static bool is_dispensable(const struct sim *sim, const struct sim_worker *worker) {
+bool sim_is_dispensable(const struct sim *sim, const struct sim_worker *worker) {
     const struct sim_record *newest =
         sim->record_count ? &sim->records[sim->record_count - 1] : NULL;
 
@@ -56,7 +56,7 @@ static bool is_dispensable(const struct sim *sim, const struct sim_worker *worke
 static void crash(struct sim *sim, bool silently) {
     struct sim_worker *worker = any(sim);
 
-    if (worker && is_dispensable(sim, worker)) {
+    if (worker && sim_is_dispensable(sim, worker)) {
         int id = worker->id;
         sim_kill(worker, silently);
         if (below(sim, 8)) {
@@ -156,7 +156,7 @@ static void flip(struct sim *sim) {
     for (int id = 0; id < SIM_IDS; id++) {
         is_clean = is_clean && !(sim->workers[id].alive && sim->workers[id].tainted);
     }
-    if (worker && is_clean && worker->holds && is_dispensable(sim, worker)) {
+    if (worker && is_clean && worker->holds && sim_is_dispensable(sim, worker)) {
         worker->flip_is_due = true;
     }
 }
@@ -164,7 +164,7 @@ static void flip(struct sim *sim) {
 static void leave(struct sim *sim) {
     struct sim_worker *worker = any(sim);
 
-    if (worker && worker->id >= sim->initial && is_dispensable(sim, worker)) {
+    if (worker && worker->id >= sim->initial && sim_is_dispensable(sim, worker)) {
         sim_trace(sim, worker->id, "is asked to leave");
         worker->is_to_go = true;
     }

@@ -31,7 +31,7 @@ enum {
     SIM_SHARDS = 12,
     SIM_INITIAL = 42, /* stream of the initial state */
     SIM_TENSORS = 3,
-    SIM_UNITS = 4096,       /* the history is kept of so many */
+    SIM_UNITS = 1 << 16,    /* the history is kept of so many */
     SIM_GENERATIONS = 4096, /* records */
     SIM_HISTORY = 64
 };
@@ -283,6 +283,9 @@ double sim_score(uint32_t shard);
 void sim_fault_plan(struct sim *sim);
 void sim_fault_strike(struct sim *sim);
 void sim_fault_heal(struct sim *sim);
+
+/* Whether another one is there, in the newest generation, with the newest state. */
+bool sim_is_dispensable(const struct sim *sim, const struct sim_worker *worker);
 
 /* check.c */
 void sim_violate(struct sim *sim, const char *format, ...) RF__PRINTF(2, 3);

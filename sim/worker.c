@@ -114,7 +114,13 @@ static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout
     struct sim_worker *worker = of(runner);
 
     RF_ASSERT(timeout_ms < 0);
+    if (runner->elastic && !worker->dying) {
+        rf__group_alive(worker->group, RF__NEVER);
+    }
     sim_wait(worker, SIM_WAIT_OP, op);
+    if (runner->elastic && !worker->dying) {
+        rf__group_alive(worker->group, sim_local(worker));
+    }
     if (worker->dying) {
         rf__group_release(worker->group, op);
         return RF_ELOST;
@@ -249,10 +255,16 @@ static int runner_slowest_link(struct rf__runner *runner, double *bytes_per_s) {
 
 static bool runner_flip_is_due(struct rf__runner *runner) {
     struct sim_worker *worker = of(runner);
-    bool is_due = worker->flip_is_due && !worker->dying;
+    int whole = 0;
 
+    for (int rank = 0; rank < runner->size; rank++) {
+        whole += worker->healed_of[rank];
+    }
+    /* with fewer than three nobody could say who is wrong */
+    bool is_due = worker->flip_is_due && !worker->dying && whole > 2 && worker->holds &&
+                  sim_is_dispensable(worker->sim, worker);
+    worker->flip_is_due = false;
     if (is_due) {
-        worker->flip_is_due = false;
         worker->tainted = worker->sim->flipped = true;
         sim_trace(worker->sim, worker->id, "a bit flips");
     }

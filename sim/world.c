@@ -177,7 +177,7 @@ void sim_start(struct sim *sim, int id) {
         .max_size = elastic ? sim->max_size : 0,
         .id = id,
         .restarts = restarts,
-        .cool_down_ms = 2000,
+        .cool_down_ms = 500,
         .nonce = worker->start,
         .faults = true,
         .tell = sim_tell,

@@ -416,6 +416,25 @@ static void keep_ids(struct rf__group *group, const struct rf__generation *g) {
     }
 }
 
+/* A generation to which a member does not come. The links of the one before end all the same:
+ * whatever they would still tell is of other ranks. */
+static void miss_member(struct rf__group *group, int rank, int id) {
+    struct rf__elastic *e = &group->elastic;
+    struct rf__net *net = group->options.net;
+    const char *own = rf__member_endpoint(e->member, group->options.id);
+    struct rf__net_group alone = {
+        .generation = group->generation, .rank = 0, .size = 1, .endpoints = &own};
+    struct rf_error err;
+
+    if (net->ops->open(net, &alone, &err)) {
+        rf__member_give_up(e->member, &err);
+        return;
+    }
+    (void)rf__fail(&err, RF_ELOST, 0, "worker %d was gone before the links were up", id);
+    err.rank = rank;
+    rf__elastic_doubt(group, rank, RF__DOUBT_GONE, &err);
+}
+
 static void open_links(struct rf__group *group) {
     struct rf__elastic *e = &group->elastic;
     const struct rf__generation *g = rf__member_generation(e->member);
@@ -435,10 +454,7 @@ static void open_links(struct rf__group *group) {
     for (int rank = 0; rank < g->count; rank++) {
         endpoints[rank] = rf__member_endpoint(e->member, g->members[rank].id);
         if (!endpoints[rank]) {
-            (void)rf__fail(&err, RF_ELOST, 0, "worker %d was gone before the links were up",
-                           g->members[rank].id);
-            err.rank = rank;
-            rf__elastic_doubt(group, rank, RF__DOUBT_GONE, &err);
+            miss_member(group, rank, g->members[rank].id);
             return;
         }
     }

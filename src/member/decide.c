@@ -128,10 +128,8 @@ static void seat_members(const struct rf__facts *facts, unsigned char *seats) {
         seats[rank] = !is_here ? SEAT_ABSENT : put_out(facts, rank) ? SEAT_PUT_OUT : SEAT_STAYS;
     }
     if (count_seats(facts, seats, SEAT_STAYS) + coming < facts->min_size) {
-        for (int rank = 0; rank < count; rank++) { /* slow is better than too few; stuck is not */
-            if (seats[rank] == SEAT_PUT_OUT && put_out(facts, rank) == RF__DOUBT_SLOW) {
-                seats[rank] = SEAT_STAYS;
-            }
+        for (int rank = 0; rank < count; rank++) { /* slow, or stuck for now, is better than none */
+            seats[rank] = seats[rank] == SEAT_PUT_OUT ? SEAT_STAYS : seats[rank];
         }
     }
     cut_broken_pairs(facts, seats);

@@ -292,7 +292,11 @@ static void slow_and_stuck_are_put_out(void **state) {
     assert_int_equal(decided(), RF__VERDICT_FORM);
     assert_int_equal(scene.next.count, 3);
     suspects(1, 1, RF__DOUBT_STUCK);
-    assert_int_equal(decided(), RF__VERDICT_TOO_FEW);
+    assert_int_equal(decided(), RF__VERDICT_FORM);
+    assert_int_equal(scene.next.count, 3);
+    scene.facts.min_size = 1;
+    assert_int_equal(decided(), RF__VERDICT_FORM);
+    assert_int_equal(scene.next.count, 1);
 }
 
 static void the_welcome_are_taken_in(void **state) {
