@@ -256,9 +256,8 @@ static void drop_holder(struct rf__os_net *net, const char *name) {
     }
 }
 
-/* Whether the peer has said good-bye, or has hung up: both are done by its driver, which at that
- * time writes into nobody's memory, and afterwards has no view left of it; or by its end. Takes
- * what is there. */
+/* Whether the peer has hung up: that is done by its driver, which at that time writes into nobody's
+ * memory and afterwards has no view left of it, or by its end. Takes what is there. */
 static bool has_ended(struct rf__conn *conn) {
     char bytes[16];
 
@@ -270,9 +269,7 @@ static bool has_ended(struct rf__conn *conn) {
         if (got < 0 && errno == EAGAIN) {
             break;
         }
-        /* Before the link is up, bytes are those of the introduction. */
-        conn->over =
-            got <= 0 || (conn->role == RF__CONN_LINK && memchr(bytes, farewell, (size_t)got));
+        conn->over = got <= 0;
     }
     return conn->over;
 }
@@ -649,7 +646,6 @@ void rf__shm_notice(struct rf__os_net *net, struct rf__link *link) {
         ssize_t got = recv(link->conn->source.fd, bytes, sizeof bytes, MSG_DONTWAIT);
         if (got > 0) {
             polite = polite || memchr(bytes, farewell, (size_t)got);
-            link->conn->over = link->conn->over || polite;
             continue;
         }
         if (got < 0 && errno == EINTR) {
@@ -659,7 +655,7 @@ void rf__shm_notice(struct rf__os_net *net, struct rf__link *link) {
         if (got < 0 && errno == EAGAIN && !polite) {
             return;
         }
-        link->conn->over = true;
+        link->conn->over = got == 0 || errno != EAGAIN;
         break;
     }
     int peer = rf__link_rank(net, link);

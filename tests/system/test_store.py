@@ -123,6 +123,35 @@ def test_a_client_waits_for_a_restart(folder):
         assert (client.returncode, out, err) == (0, b"v", b"")
 
 
+def test_a_crowd_of_clients_outlives_kills(folder):
+    """8 clients put in parallel while the server is killed and started: every put happens, once."""
+    with Server(folder) as first:
+        uri, port = first.uri, first.port
+        first.end(signal.SIGKILL)
+    clients = [subprocess.Popen([RINGFOLD, "store", "put", f"crowd/{i}", str(i), "--store", uri, "--key-file",
+                                 "job.key", "--timeout", str(DEADLINE_S)], cwd=folder, env=environment(),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(8)]
+    try:
+        while any(client.poll() is None for client in clients):
+            with Server(folder, bind=f"127.0.0.1:{port}") as server:
+                waiting = [client for client in clients if client.poll() is None]
+                if waiting:
+                    waiting[0].wait(timeout=DEADLINE_S)
+                server.end(signal.SIGKILL)
+        for client in clients:
+            out, err = client.communicate(timeout=DEADLINE_S)
+            assert (client.returncode, out, err) == (0, b"", b"")
+    finally:
+        for client in clients:
+            if client.poll() is None:
+                client.kill()
+            client.communicate()
+    with Server(folder, bind=f"127.0.0.1:{port}") as server:
+        items = [json.loads(x) for x in server.ask("list", "--json").stdout.splitlines()]
+        assert {x["key"]: x["value"] for x in items} == {f"crowd/{i}": str(i) for i in range(8)}
+        assert sorted(x["revision"] for x in items) == list(range(1, 9))
+
+
 def test_a_torn_tail_is_cut_off_and_told(folder):
     with Server(folder) as server:
         server.ask("put", "a", "1")

@@ -30,7 +30,7 @@
 
 #include <cmocka.h>
 
-enum { LOG = 20000, TEXT = 64, LONG_MS = 60000, CLIENTS = 4 };
+enum { LOG = 40000, TEXT = 64, LONG_MS = 60000, CLIENTS = 8 };
 
 static const unsigned char key[32] = "the key of the job of this test";
 static const unsigned char wrong_key[32] = "another key of some other job !";
@@ -495,6 +495,196 @@ static void a_compacting_server_goes_on(void **state) {
     assert_true(file.st_size < 4 << 20);
 }
 
+/* What one client of the crowd is at. */
+struct counting {
+    uint64_t watch, put, get, cas;
+    int puts, counted;
+    int64_t value, revision; /* of the counter, as it knows it */
+};
+
+static void count_on(int c, struct counting *at) {
+    char name[32], value[24];
+
+    if (at->puts < 40 && (!at->put || reply_of(at->put))) {
+        snprintf(name, sizeof name, "crowd/%d/%d", c, at->puts++);
+        at->put = ask_put(c, name, "x", 0);
+    }
+    if (at->get && reply_of(at->get)) {
+        const struct seen *got = reply_of(at->get);
+        assert_true(got->code == 0 || got->code == RF_ENOTFOUND);
+        at->revision = got->key_revision;
+        at->value = got->code ? 0 : atoll(got->value);
+        at->get = 0;
+    }
+    if (at->cas && reply_of(at->cas)) {
+        const struct seen *done = reply_of(at->cas);
+        assert_true(done->code == 0 || done->code == RF_ECONFLICT);
+        at->counted += !done->code;
+        at->cas = 0;
+        at->get = ask(c, (struct rf__store_request){.op = RF__STORE_GET, .key = "counter"});
+    }
+    if (!at->get && !at->cas && at->counted < 10) {
+        snprintf(value, sizeof value, "%lld", (long long)at->value + 1);
+        at->cas = ask(c, (struct rf__store_request){.op = RF__STORE_CAS,
+                                                    .key = "counter",
+                                                    .value = value,
+                                                    .value_bytes = strlen(value),
+                                                    .revision = at->revision});
+    }
+}
+
+/* Eight clients with watches and requests in flight, all of them counting in one key, while the
+ * server is killed at any moment: each change is applied once and told once to each of them. */
+static void a_crowd_survives_restarts(void **state) {
+    struct rf__rng rng = rf__rng(17, 0, 0);
+    struct counting crowd[CLIENTS] = {0};
+    int restarts = 0, done = 0;
+    (void)state;
+    start_server();
+    for (int c = 0; c < CLIENTS; c++) {
+        add_client(c, key);
+        crowd[c].watch = ask(c, (struct rf__store_request){.op = RF__STORE_WATCH, .revision = 1});
+    }
+    while (done < CLIENTS) {
+        done = 0;
+        for (int c = 0; c < CLIENTS; c++) {
+            count_on(c, &crowd[c]);
+            done += crowd[c].counted == 10 && crowd[c].puts == 40 && reply_of(crowd[c].put);
+        }
+        if (world.server && rf__rng_below(&rng, 10) == 0) {
+            kill_server();
+            restarts++;
+        } else if (!world.server) {
+            start_server();
+        }
+        turn();
+    }
+    if (!world.server) {
+        start_server();
+    }
+    assert_true(restarts > 10);
+    assert_string_equal(get(0, "counter")->value, "80");
+    int64_t newest = get(0, "counter")->store_revision;
+    assert_int_equal(newest, CLIENTS * (40 + 10));
+    for (int c = 0; c < CLIENTS; c++) {
+        while (count_of(crowd[c].watch, RF__STORE_CHANGE) < (size_t)newest) {
+            turn();
+        }
+        int64_t next = 1;
+        for (size_t i = 0; i < world.count; i++) {
+            if (world.log[i].id == crowd[c].watch && world.log[i].kind == RF__STORE_CHANGE) {
+                assert_int_equal(world.log[i].store_revision, next++);
+            }
+        }
+        assert_int_equal(next, newest + 1);
+        assert_int_equal(count_of(crowd[c].watch, RF__STORE_REPLY), 1);
+    }
+}
+
+/* Half a minute without a server, on the test's own clock: at no moment is the next attempt more
+ * than 200 ms away. */
+static void the_return_of_a_server_is_noticed_soon(void **state) {
+    int64_t now, start;
+    struct rf__store_event event;
+    int dialled = 0;
+    (void)state;
+    start_server();
+    add_client(0, key);
+    uint64_t watch = ask(0, (struct rf__store_request){.op = RF__STORE_WATCH, .key = ""});
+    (void)await(watch);
+    kill_server();
+    struct rf__store *client = world.clients[0];
+    for (now = start = rf__now(); now < start + 30000 * RF__MS;) {
+        client->ops->pump(client, now);
+        assert_int_equal(client->ops->next(client, &event), 0);
+        int64_t next = client->ops->next_deadline(client);
+        if (next > now + 200 * RF__MS) {
+            /* It has dialled (or has yet to see that the server is gone): the kernel's answer is
+             * under way, and no clock brings it. */
+            dialled++;
+            assert_true(rf__poller_collect(world.poller, 60000 * RF__MS) > 0);
+            rf__poller_dispatch(world.poller);
+        } else {
+            now = next > now ? next : now + 1;
+        }
+    }
+    assert_true(dialled >= 150);
+    start_server();
+    int64_t returned = now;
+    uint64_t put = ask_put(0, "k", "v", 0);
+    while (!reply_of(put) || !count_of(watch, RF__STORE_CHANGE)) {
+        struct rf_error err;
+        assert_int_equal(rf__store_server_step(world.server, rf__now(), &err), 0);
+        client->ops->pump(client, now);
+        while (client->ops->next(client, &event)) {
+            note(0, &event);
+        }
+        int64_t next = client->ops->next_deadline(client);
+        if (next > now && next <= returned + 200 * RF__MS) {
+            now = next;
+        }
+        (void)rf__poller_collect(world.poller, RF__MS);
+        rf__poller_dispatch(world.poller);
+    }
+    assert_true(now <= returned + 200 * RF__MS);
+}
+
+static void a_lease_has_a_full_ttl_after_a_restart(void **state) {
+    enum { TTL_MS = 3600000 };
+    struct rf_error err;
+    (void)state;
+    start_server();
+    add_client(0, key);
+    uint64_t lease =
+        await(ask(0, (struct rf__store_request){.op = RF__STORE_LEASE, .ttl_ms = TTL_MS}))->lease;
+    assert_int_equal(await(ask_put(0, "l", "v", lease))->code, 0);
+    int64_t granted = rf__store_server_deadline(world.server);
+    assert_int_equal(rf__store_server_step(world.server, granted - 1, &err), 0);
+    kill_server();
+    int64_t before = rf__now();
+    start_server();
+    int64_t renewed = rf__store_server_deadline(world.server);
+    assert_true(renewed >= before + TTL_MS * RF__MS && renewed > granted);
+    assert_int_equal(rf__store_server_step(world.server, renewed - 1, &err), 0);
+    assert_int_equal(get(0, "l")->code, 0);
+    assert_int_equal(rf__store_server_step(world.server, renewed, &err), 0);
+    assert_int_equal(get(0, "l")->code, RF_ENOTFOUND);
+}
+
+/* A client that is cut off: it hears nothing, its requests meet their deadlines, and it does not
+ * spin; afterwards it goes on where it was. */
+static void a_cut_off_client_goes_on_afterwards(void **state) {
+    (void)state;
+    start_server();
+    add_client(0, key);
+    add_client(1, key);
+    uint64_t watch = ask(1, (struct rf__store_request){.op = RF__STORE_WATCH, .key = ""});
+    (void)await(watch);
+    struct rf__store *client = world.clients[1];
+    client->ops->mute(client, rf__now() + 3600000 * RF__MS);
+    (void)await(ask_put(0, "a", "1", 0));
+    (void)await(ask_put(0, "b", "2", 0));
+    uint64_t kept = ask_put(1, "c", "3", 0);
+    for (int i = 0; i < 50; i++) {
+        turn();
+        assert_true(client->ops->next_deadline(client) > rf__now());
+    }
+    uint64_t late =
+        ask(1, (struct rf__store_request){.op = RF__STORE_GET, .key = "a", .deadline_ms = 20});
+    assert_int_equal(await(late)->code, RF_ESTORE);
+    assert_int_equal(get(0, "c")->code, RF_ENOTFOUND);
+    assert_int_equal(count_of(watch, RF__STORE_CHANGE), 0);
+    client->ops->mute(client, rf__now() + 30 * RF__MS); /* ends by itself */
+    assert_int_equal(await(kept)->code, 0);
+    while (count_of(watch, RF__STORE_CHANGE) < 3) {
+        turn();
+    }
+    assert_int_equal(get(1, "a")->code, 0);
+    assert_int_equal(count_of(watch, RF__STORE_CHANGE), 3);
+    assert_int_equal(count_of(watch, RF__STORE_REPLY), 1);
+    assert_int_equal(count_of(late, RF__STORE_REPLY), 1);
+}
+
 static void an_emptied_store_ends_the_watches(void **state) {
     (void)state;
     world.in_memory = true;
@@ -925,6 +1115,10 @@ int main(void) {
         WITH_WORLD(a_key_dies_with_its_lease),
         WITH_WORLD(a_restarted_server_goes_on),
         WITH_WORLD(a_compacting_server_goes_on),
+        WITH_WORLD(a_crowd_survives_restarts),
+        WITH_WORLD(the_return_of_a_server_is_noticed_soon),
+        WITH_WORLD(a_lease_has_a_full_ttl_after_a_restart),
+        WITH_WORLD(a_cut_off_client_goes_on_afterwards),
         WITH_WORLD(an_emptied_store_ends_the_watches),
         WITH_WORLD(a_watch_older_than_the_history_is_refused),
         WITH_WORLD(a_quiet_watch_stays_fresh),
