@@ -209,8 +209,9 @@ static void cause_of(struct run *run, const struct told *told, int id, char out[
         return;
     }
     int length = snprintf(name, sizeof name, "worker %d ", id);
-    size_t skipped = !strncmp(text, name, (size_t)length) ? (size_t)length : 0;
-    snprintf(out, 256, "%.*s", RUN_EVENT_TEXT, text[0] ? text + skipped : "no reason is known");
+    text += !strncmp(text, name, (size_t)length) ? length : 0;
+    text += !strncmp(text, "was lost: ", strlen("was lost: ")) ? strlen("was lost: ") : 0;
+    snprintf(out, 256, "%.*s", RUN_EVENT_TEXT, text[0] ? text : "no reason is known");
 }
 
 /* "worker 5", "workers 5, 6 and 8"; *first is the first of them. */

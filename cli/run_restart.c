@@ -41,10 +41,12 @@ static int count_left(const struct run *run) {
     return count;
 }
 
-/* Those that could hand the state on. Nothing is known of other hosts but who is a member there. */
+/* Whether there is one that could hand the state on: it has been there from the start, or has
+ * copied it. Nothing is known of other hosts but who is a member there. */
 static bool has_holder(const struct run *run) {
     for (int i = 0; i < run->options.workers; i++) {
-        if (run->workers[i].state == WORKER_RUNNING && run->workers[i].has_committed) {
+        const struct run_worker *worker = &run->workers[i];
+        if (worker->state == WORKER_RUNNING && (worker->has_committed || !worker->restarts)) {
             return true;
         }
     }

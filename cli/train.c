@@ -53,13 +53,14 @@ struct session {
     struct train_history history;
     struct rf_train_step recent[RECENT]; /* the last steps, step s at s % RECENT */
     uint64_t oldest, newest;             /* of them; 0: none */
-    uint64_t generation;
-    int ids[RF_MAX_RANKS], id_count; /* of that generation */
+    uint64_t generation; /* as of the last callback: once training is over, others leave */
+    int rank;
+    int ids[RF_MAX_RANKS], id_count; /* its members */
     bool stop_told, aborted;
 };
 
 static bool is_first(const struct session *session) {
-    return rf_rank(session->comm) == 0;
+    return session->rank == 0;
 }
 
 /* Rank 0 cannot go on: nobody shall wait for it. */
@@ -82,12 +83,13 @@ static bool has_id(const int *ids, int count, int id) {
 }
 
 /* Who is lost and who has joined since the last look. */
-static void history_look(struct session *session) {
+static void group_look(struct session *session) {
     struct train_history *history = &session->history;
     int ids[RF_MAX_RANKS], size = rf_size(session->comm);
     uint64_t lost = 0, joined = 0, generation = rf_generation(session->comm);
 
-    if (!session->elastic || generation == session->generation) {
+    session->rank = rf_rank(session->comm);
+    if (generation == session->generation) {
         return;
     }
     for (int rank = 0; rank < size; rank++) {
@@ -98,9 +100,9 @@ static void history_look(struct session *session) {
         lost += !has_id(ids, size, session->ids[i]);
     }
     if (session->generation) {
-        history->lost += lost;
-        history->joined += joined;
-        history->reformed += !lost && !joined;
+        bool is_same = !lost && !joined; /* who was lost is back already, or only a link was */
+        history->failures += lost + is_same;
+        history->joined += joined + is_same;
     }
     session->generation = generation;
     session->id_count = size;
@@ -140,7 +142,7 @@ static void files_keep(struct session *session) {
 static void on_start(void *context, const struct rf_train_start *start) {
     struct session *session = context;
 
-    history_look(session);
+    group_look(session);
     screen_begin(&session->screen);
     if (session->is_start) {
         screen_start(&session->screen, &session->settings, start, rf_comm_transport(session->comm),
@@ -153,7 +155,7 @@ static void on_start(void *context, const struct rf_train_start *start) {
 static void on_step(void *context, const struct rf_train_step *step) {
     struct session *session = context;
 
-    history_look(session);
+    group_look(session);
     session->history.retried += step->retries > 0;
     session->history.redone += step->redone;
     remember(session, step);
@@ -164,7 +166,7 @@ static void on_step(void *context, const struct rf_train_step *step) {
             files_gradients_write(&session->files);
         }
         files_step(&session->files, step);
-        screen_step(&session->screen, step, rf_size(session->comm));
+        screen_step(&session->screen, step, session->id_count);
         abort_on_failure(session);
     }
 }
@@ -172,6 +174,8 @@ static void on_step(void *context, const struct rf_train_step *step) {
 static void on_epoch(void *context, const struct rf_train_epoch *epoch) {
     struct session *session = context;
 
+    group_look(session);
+    files_keep(session);
     screen_best(&session->screen, epoch);
     if (is_first(session)) {
         screen_epoch(&session->screen, epoch);
@@ -206,6 +210,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
                                                  .context = session};
     int code;
 
+    group_look(session);
     session->is_start = is_first(session);
     if (session->is_start) {
         code = files_open(&session->files, &session->settings, true, err);
@@ -216,12 +221,8 @@ static int train(struct session *session, struct rf_train_result *result, struct
         }
     }
     code = rf_train(session->comm, &session->settings.train, &callbacks, result, err);
-    if (!code) {
-        history_look(session);
-        files_keep(session);
-    }
     if (!code && is_first(session)) {
-        files_finish(&session->files, &session->settings, result, rf_size(session->comm));
+        files_finish(&session->files, &session->settings, result, session->id_count);
         abort_on_failure(session);
     }
     if (session->files.err.code) {
@@ -324,7 +325,7 @@ int cmd_train(int argc, char **argv) {
         status = exit_status(result.stopped ? RF_ESTOPPED : RF_OK);
         if (is_first(&session)) {
             screen_receipt(&session.screen, &session.settings, &result, &session.history,
-                           rf_size(session.comm), session.files.folder, session.files.weights_path);
+                           session.id_count, session.files.folder, session.files.weights_path);
         }
     }
     files_close(&session.files);

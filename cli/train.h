@@ -56,8 +56,8 @@ struct train_screen {
 
 /* What happened to the group, as this worker saw it. */
 struct train_history {
-    uint64_t lost, joined;    /* workers */
-    uint64_t reformed;        /* new generations with the same workers */
+    uint64_t failures;        /* survived: workers lost, or links */
+    uint64_t joined;          /* workers */
     uint64_t retried, redone; /* steps that were begun again; shards computed for lost workers */
 };
 

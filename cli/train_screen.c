@@ -238,11 +238,10 @@ static void times_print(FILE *out, const struct rf_train_result *r, int size) {
 
 /* Nothing where nothing happened. */
 static void history_print(FILE *out, const struct train_history *h) {
-    if (h->lost || h->joined || h->reformed || h->retried) {
-        fprintf(out,
-                "  failures survived %llu (%llu workers lost, %llu joined), steps redone %llu\n",
-                (unsigned long long)(h->lost + h->reformed), (unsigned long long)h->lost,
-                (unsigned long long)h->joined, (unsigned long long)h->retried);
+    if (h->failures || h->joined || h->retried) {
+        fprintf(out, "  failures survived %llu, workers joined %llu, steps redone %llu\n",
+                (unsigned long long)h->failures, (unsigned long long)h->joined,
+                (unsigned long long)h->retried);
     }
 }
 

@@ -70,9 +70,9 @@ def data(tmp_path, content):
     return folder
 
 
-def command(data, *words, workers=0, model="mlp"):
+def command(data, *words, workers=0, model="mlp", flags=()):
     train = [RINGFOLD, "train", model, "--data", data, "--hidden", 16, *words]
-    launcher = [RINGFOLD, "run", "-n", workers, "--"] if workers else []
+    launcher = [RINGFOLD, "run", "-n", workers, *flags, "--"] if workers else []
     return list(map(str, launcher + train))
 
 
@@ -313,9 +313,9 @@ def rank_of(pid):
 
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
 @pytest.mark.parametrize("victim", (0, 2))
-def test_a_killed_worker_ends_the_others(tmp_path, data, victim, transport):
+def test_a_killed_worker_of_a_fixed_job_ends_the_others(tmp_path, data, victim, transport):
     process = subprocess.Popen(command(data, "--steps", 10**7, "--run-dir", "run", "--transport", transport,
-                                       workers=4), cwd=tmp_path,
+                                       workers=4, flags=("--max-restarts", 0)), cwd=tmp_path,
                                env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: lines_in(tmp_path / "run" / "metrics.jsonl") > 3, process)
