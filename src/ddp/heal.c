@@ -155,7 +155,9 @@ static int start_message(struct rf_ddp *ddp, int peer, void *bytes, size_t lengt
     return 0;
 }
 
-/* To every joiner: all of them wait for it in their begin. */
+/* To every joiner: all of them wait for it in their begin. So do we, until it has gone out: a
+ * message waits behind the data of a collective that was begun before it was taken, and that data
+ * would wait for a joiner that waits for the header. */
 static int send_headers(struct rf_ddp *ddp, struct rf_error *err) {
     int rc = 0;
 
@@ -169,6 +171,10 @@ static int send_headers(struct rf_ddp *ddp, struct rf_error *err) {
             rc = start_message(ddp, ddp->joiner[k], ddp->control.header,
                                rf__ddp_header_bytes(ddp->tensors), err);
         }
+    }
+    while (rc == 0 && ddp->heal.count > 0) {
+        rc = reap(ddp);
+        rc = rc ? fail(ddp, rc, err) : 0;
     }
     return rc;
 }
