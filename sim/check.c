@@ -25,6 +25,22 @@
 
 enum { WHOLE_COMMITS = 3, STEP_TAKEN_APART = 3, MOST_FAULTS = 80 };
 
+/* Where everybody stands, for who reads the trace. */
+static void trace_workers(struct sim *sim) {
+    static const char *const waits[] = {"nothing", "time",    "an operation",
+                                        "a place", "a group", "leaving"};
+
+    for (int id = 0; id < SIM_IDS; id++) {
+        const struct sim_worker *worker = &sim->workers[id];
+        if (worker->alive) {
+            sim_trace(sim, id, "is in state %d of generation %llu, waits for %s since %lld ms",
+                      (int)rf__group_state(worker->group),
+                      (unsigned long long)worker->runner.generation, waits[worker->waits],
+                      (long long)(worker->wait_since / RF__MS));
+        }
+    }
+}
+
 void sim_violate(struct sim *sim, const char *format, ...) {
     va_list arguments;
     char text[sizeof sim->outcome.text];
@@ -33,6 +49,7 @@ void sim_violate(struct sim *sim, const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     sim_trace(sim, -1, "VIOLATION: %s", text);
+    trace_workers(sim);
     if (!sim->outcome.violated) {
         sim->outcome.violated = true;
         memcpy(sim->outcome.text, text, sizeof text);

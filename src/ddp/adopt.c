@@ -73,6 +73,7 @@ static void take(struct rf_ddp *ddp, const struct rf__membership *m) {
     ddp->first_unit = ddp->first_unit || m->generation != ddp->generation;
     ddp->generation = m->generation;
     ddp->planned = false;
+    ddp->slow_id = -1; /* what was said of the generation before is done, or void */
     memcpy(ddp->id, m->ids, size * sizeof *ddp->id);
     memcpy(ddp->healed, m->healed, size * sizeof *ddp->healed);
     rf__ddp_count_healed(ddp);
