@@ -667,6 +667,17 @@ static void consider_first(struct rf__member *m) {
     }
 }
 
+/* How many of the newest generation's processes have their record in the store. */
+static int count_present(const struct rf__member *m) {
+    int count = 0;
+
+    for (int rank = 0; rank < m->newest.count; rank++) {
+        int i = find_candidate(m, m->newest.members[rank].id);
+        count += i >= 0 && m->candidates[i]->nonce == m->newest.members[rank].nonce;
+    }
+    return count;
+}
+
 static void consider_joining(struct rf__member *m) {
     bool has_job = m->newest.number && !m->newest.ended;
 
@@ -695,14 +706,22 @@ static void consider_joining(struct rf__member *m) {
     snprintf(m->waits_for, sizeof m->waits_for,
              "generation %" PRIu64 " of %d workers takes this one in at the end of a step",
              m->newest.number, m->newest.count);
-    if (m->now - m->since > m->options.start_timeout_ns) {
-        fail(m, RF_ETIMEDOUT,
-             "generation %" PRIu64
-             " has not taken worker %d in within %.0f s: its %d workers may be "
-             "gone, or full at %d",
-             m->newest.number, m->options.id, seconds(m->now - m->since), m->newest.count,
-             m->options.max_size);
+    if (m->now - m->since <= m->options.start_timeout_ns) {
+        return;
     }
+    if (count_present(m) == 0) {
+        fail(m, RF_ESTATELESS,
+             "none of the %d workers of generation %" PRIu64
+             " has been here for %.0f s, and nobody "
+             "else holds the state",
+             m->newest.count, m->newest.number, seconds(m->now - m->since));
+        return;
+    }
+    fail(m, RF_ETIMEDOUT,
+         "generation %" PRIu64
+         " has not taken worker %d in within %.0f s: it may be full at %d, or "
+         "cut off",
+         m->newest.number, m->options.id, seconds(m->now - m->since), m->options.max_size);
 }
 
 static void consider_revoked(struct rf__member *m) {
