@@ -313,6 +313,15 @@ static void step_active(struct drill_session *session, struct drill_active *acti
     }
 }
 
+/* At once, before the same worker can be given another one. Where the store does not answer it
+ * stays: it was carried out and does no harm. */
+static void take_order_back(struct drill_session *session, struct drill_active *active) {
+    if (active->order_left && !session->store_down) {
+        (void)order(session, active->id, NULL);
+    }
+    active->order_left = false;
+}
+
 /* Whether all is known of it that can be. */
 static bool is_told(struct drill_session *session, struct drill_active *active) {
     const struct drill_fault *fault = &session->score->faults[active->fault];
@@ -322,6 +331,7 @@ static bool is_told(struct drill_session *session, struct drill_active *active) 
     }
     if (!active->seen_done) {
         active->seen_done = session->now;
+        take_order_back(session, active);
     }
     return (fault->detected && fault->next_commit) || session->now >= active->seen_done + OUTCOME_S;
 }
@@ -349,9 +359,6 @@ static void look_for_victim(struct drill_session *session, const struct drill_ac
 
 static void release(struct drill_session *session, struct drill_active *active) {
     drill_say_outcome(session, active);
-    if (active->order_left && !session->store_down && order(session, active->id, NULL)) {
-        active->order_left = false; /* nobody reads it any more: it does no harm there */
-    }
     for (int i = 0; active->planned.kind == DRILL_JOIN && i < DRILL_MAX_TAILS; i++) {
         if (session->feed.used[i] && session->feed.sources[i] > 0) {
             drill_feed_forget(&session->feed, session->feed.sources[i]);
