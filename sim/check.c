@@ -438,6 +438,21 @@ void sim_check_change(struct sim *sim, const char *key, const void *value, size_
 
 /* ---- Time ---- */
 
+/* The last that held the newest state is gone: there is nothing to go on with, and no way back but
+ * a checkpoint. Faults avoid that, but for what they cannot see: a generation that is swapped in
+ * behind the back of one that still seems to be a member. */
+static bool is_lost(const struct sim *sim) {
+    const struct sim_record *newest =
+        sim->record_count ? &sim->records[sim->record_count - 1] : NULL;
+    bool is_held = !newest || sim->options.fixed || newest->count == 0;
+
+    for (int i = 0; newest && i < newest->count; i++) {
+        const struct sim_worker *worker = &sim->workers[newest->ids[i]];
+        is_held = is_held || (worker->alive && worker->holds);
+    }
+    return !is_held;
+}
+
 void sim_check_tick(struct sim *sim) {
     for (int id = 0; id < SIM_IDS; id++) {
         const struct sim_worker *worker = &sim->workers[id];
@@ -447,6 +462,9 @@ void sim_check_tick(struct sim *sim) {
             sim_violate(sim, "worker %d waits for an operation since %lld ms", id,
                         (long long)(since / RF__MS));
         }
+    }
+    if (sim->is_healing && is_lost(sim) && !sim->may_stop) {
+        sim->outcome.lost = true;
     }
     bool is_enough = sim->now > MOST_SAFETY || sim->outcome.faults > MOST_FAULTS;
     if (!sim->is_healing && is_enough) {

@@ -51,6 +51,8 @@ void rf__ddp_void(struct rf_ddp *ddp) {
     ddp->work = (struct rf__ddp_work){.retries = ddp->work.retries};
     ddp->attempt.prepared = false;
     ddp->asked = false; /* it was meant for a unit that is no longer ours */
+    ddp->slow_id = -1;  /* what was seen before is of another group */
+    ddp->slow.count = 0;
 }
 
 /* The membership takes this member for a holder of the state that it does not hold. */

@@ -490,6 +490,7 @@ static void tell_healed(struct rf_ddp *ddp) {
 static void watch(struct rf_ddp *ddp) {
     struct rf__slow_news news;
 
+    ddp->slow_id = -1; /* it stood in the report of this unit */
     if (ddp->measure || ddp->joiners || ddp->first_unit) {
         return;
     }
