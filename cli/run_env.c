@@ -197,11 +197,11 @@ static void set(struct variables *variables, const char *format, ...) {
 /* What belongs to a run around this one, or is set anew. */
 static bool is_dropped(const char *variable) {
     static const char *const names[] = {
-        "RINGFOLD_KEY_FILE=",    "RINGFOLD_KEY_FD=",      "RINGFOLD_TRANSPORT=",
-        "RINGFOLD_ALGORITHM=",   "RINGFOLD_MIN_SIZE=",    "RINGFOLD_MAX_SIZE=",
-        "RINGFOLD_ID=",          "RINGFOLD_EVENT_FD=",    "RINGFOLD_SLOW_EVICT=",
-        "RINGFOLD_SLOW_WINDOW=", "RINGFOLD_COOL_DOWN=",   "RINGFOLD_FAULTS=",
-        "RINGFOLD_JOIN=",        "RINGFOLD_MAX_RESTARTS="};
+        "RINGFOLD_KEY_FILE=",    "RINGFOLD_KEY_FD=",       "RINGFOLD_TRANSPORT=",
+        "RINGFOLD_ALGORITHM=",   "RINGFOLD_MIN_SIZE=",     "RINGFOLD_MAX_SIZE=",
+        "RINGFOLD_ID=",          "RINGFOLD_EVENT_FD=",     "RINGFOLD_SLOW_EVICT=",
+        "RINGFOLD_SLOW_WINDOW=", "RINGFOLD_COOL_DOWN=",    "RINGFOLD_FAULTS=",
+        "RINGFOLD_JOIN=",        "RINGFOLD_MAX_RESTARTS=", "RINGFOLD_GUEST="};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!strncmp(variable, names[i], strlen(names[i]))) {
@@ -224,6 +224,9 @@ static void set_elastic(struct variables *v, const struct run_options *options,
     }
     if (options->faults) {
         set(v, "RINGFOLD_FAULTS=1");
+    }
+    if (options->values[RUN_JOIN].text[0]) {
+        set(v, "RINGFOLD_GUEST=1");
     }
 }
 

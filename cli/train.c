@@ -47,6 +47,7 @@ struct session {
     struct rf_comm *comm;
     bool elastic;
     bool launched;
+    bool is_guest; /* of a job that another launcher has started */
     bool is_start; /* this worker was rank 0 when the job began: files are made anew */
     struct train_screen screen;
     struct train_files files;
@@ -191,8 +192,16 @@ static void on_tensor(void *context, bool gradient, const char *name, const floa
     }
 }
 
+/* Of a job that another launcher has started, a worker that is to stop takes only itself away. */
+static bool on_leave(void *context) {
+    return stop_asked && ((struct session *)context)->is_guest;
+}
+
 static bool on_stop(void *context) {
     struct session *session = context;
+    if (session->is_guest) {
+        return false;
+    }
     if (stop_asked && is_first(session) && !session->stop_told) {
         session->stop_told = true;
         screen_stopping(&session->screen);
@@ -207,6 +216,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
                                                  .epoch = on_epoch,
                                                  .tensor = on_tensor,
                                                  .stop = on_stop,
+                                                 .leave = on_leave,
                                                  .context = session};
     int code;
 
@@ -221,7 +231,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
         }
     }
     code = rf_train(session->comm, &session->settings.train, &callbacks, result, err);
-    if (!code && is_first(session)) {
+    if (!code && is_first(session) && !result->left) {
         files_finish(&session->files, &session->settings, result, session->id_count);
         abort_on_failure(session);
     }
@@ -234,7 +244,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
             rf_comm_error(session->comm, err);
         }
     }
-    if (!code || session->files.err.code) {
+    if ((!code && !result->left) || session->files.err.code) {
         rf_comm_end(session->comm);
     }
     return code;
@@ -311,6 +321,7 @@ int cmd_train(int argc, char **argv) {
     }
     signals_catch();
     session.elastic = options.min_size > 0;
+    session.is_guest = session.elastic && getenv("RINGFOLD_GUEST");
     session.files.metrics.fd = session.files.log.fd = -1;
     code = rf_comm_create(&options, &session.comm, &err);
     if (code) {
@@ -323,7 +334,7 @@ int cmd_train(int argc, char **argv) {
         status = failure_tell(&session, &err);
     } else {
         status = exit_status(result.stopped ? RF_ESTOPPED : RF_OK);
-        if (is_first(&session)) {
+        if (is_first(&session) && !result.left) {
             screen_receipt(&session.screen, &session.settings, &result, &session.history,
                            session.id_count, session.files.folder, session.files.weights_path);
         }

@@ -76,6 +76,7 @@ struct rf_train_result {
     uint64_t digests[RF_MAX_LOCAL_RANKS]; /* as each of the first ranks reported it */
     struct rf_train_memory memory;
     bool stopped; /* by `stop`, before its time */
+    bool left;    /* this worker alone, by `leave`; the others go on */
     bool late;    /* the job ended while this worker was out of the group: no result is here */
 };
 
@@ -89,6 +90,8 @@ struct rf_train_callbacks {
                    const size_t *shape, int dims);
     bool (*stop)(
         void *context); /* asked once a step; true on any member stops all after the same step */
+    bool (*leave)(void *context); /* asked after each step; true: this worker leaves, and an elastic
+                                     job goes on without it */
     void *context;
 };
 

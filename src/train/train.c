@@ -409,6 +409,10 @@ static int units_run(struct trainer *t, struct rf_error *err) {
         if (code) {
             return code;
         }
+        if (!done && t->runner->elastic && t->callbacks.leave &&
+            t->callbacks.leave(t->callbacks.context)) {
+            t->result.left = t->result.stopped = done = true;
+        }
         times = (struct step_times){0};
         began = now(t);
     }
@@ -444,7 +448,7 @@ static int run(struct trainer *t, struct rf_error *err) {
     if (result->comm_s > 0) {
         result->hidden_ratio = t->hidden_s / result->comm_s;
     }
-    if (!result->late) {
+    if (!result->late && !result->left) {
         tensors_tell(t, false);
     }
     return RF_OK;
