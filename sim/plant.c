@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include "member/decide.h"
+#include "member/step.h"
 
 #include <string.h>
 
@@ -16,8 +17,8 @@ enum rf__verdict __real_rf__decide(const struct rf__facts *facts, struct rf__gen
 enum rf__verdict __wrap_rf__decide(const struct rf__facts *facts, struct rf__generation *next);
 size_t __real_rf__report_encode(const struct rf__report *report, unsigned char *out, size_t room);
 size_t __wrap_rf__report_encode(const struct rf__report *report, unsigned char *out, size_t room);
-int __real_rf__generation_find(const struct rf__generation *generation, int id, uint64_t nonce);
-int __wrap_rf__generation_find(const struct rf__generation *generation, int id, uint64_t nonce);
+uint64_t __real_rf__ddp_hash_state(const struct rf_ddp *ddp);
+uint64_t __wrap_rf__ddp_hash_state(const struct rf_ddp *ddp);
 bool __real_rf__kv_change(struct rf__kv *kv, uint64_t client, const struct rf__kv_request *request,
                           int64_t now, struct rf__kv_result *result);
 bool __wrap_rf__kv_change(struct rf__kv *kv, uint64_t client, const struct rf__kv_request *request,
@@ -59,8 +60,8 @@ size_t __wrap_rf__report_encode(const struct rf__report *report, unsigned char *
     return __real_rf__report_encode(&changed, out, room);
 }
 
-int __wrap_rf__generation_find(const struct rf__generation *generation, int id, uint64_t nonce) {
-    return __real_rf__generation_find(generation, id, planted == SIM_PLANT_nonce ? 0 : nonce);
+uint64_t __wrap_rf__ddp_hash_state(const struct rf_ddp *ddp) {
+    return planted == SIM_PLANT_hash ? 1 : __real_rf__ddp_hash_state(ddp);
 }
 
 bool __wrap_rf__kv_change(struct rf__kv *kv, uint64_t client, const struct rf__kv_request *request,
@@ -73,4 +74,42 @@ bool __wrap_rf__kv_change(struct rf__kv *kv, uint64_t client, const struct rf__k
         changed.revision = item->revision;
     }
     return __real_rf__kv_change(kv, client, &changed, now, result);
+}
+
+void sim_plant_started(struct sim_worker *worker, const struct rf__op_params *params,
+                       const struct rf__op *op) {
+    bool is_barrier = params->call.coll == RF_COLL_ALL_GATHER &&
+                      params->call.count == RF__STEP_REPORT_BYTES && params->call.type == RF_U8;
+
+    if (planted == SIM_PLANT_barrier && is_barrier) {
+        worker->barrier = op;
+        worker->barrier_reports = params->call.recv;
+        memcpy(worker->barrier_own, params->call.send, RF__STEP_REPORT_BYTES);
+    }
+}
+
+/* The others' reports are made up: they agree, and have no samples of their own. */
+bool sim_plant_skips(struct sim_worker *worker, const struct rf__op *op) {
+    struct rf__step_report own, other;
+
+    if (planted != SIM_PLANT_barrier || op != worker->barrier) {
+        return false;
+    }
+    worker->barrier = NULL;
+    if (rf__step_report_decode(worker->barrier_own, &own)) {
+        return false;
+    }
+    other = own;
+    other.samples = other.skipped = 0;
+    other.shards = 0;
+    own.samples = 0;
+    for (uint32_t shard = 0; shard < SIM_SHARDS; shard++) {
+        own.samples += sim_samples(own.step, shard, own.measure);
+    }
+    for (int rank = 0; rank < worker->runner.size; rank++) {
+        unsigned char *slot = worker->barrier_reports + rank * RF__STEP_REPORT_BYTES;
+        other.healed = worker->healed_of[rank];
+        rf__step_report_encode(rank == worker->runner.rank ? &own : &other, slot);
+    }
+    return true;
 }

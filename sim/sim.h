@@ -149,6 +149,8 @@ struct sim_worker {
     bool healed_of[SIM_IDS];
     int blocks; /* of memory, not given back */
     bool flip_is_due;
+    const struct rf__op *barrier; /* for a planted bug: the exchange of reports under way */
+    unsigned char *barrier_reports, barrier_own[256];
 
     /* The program's, looked at by checkers and faults. */
     float param[SIM_TENSORS][64], moment[64];

@@ -95,6 +95,9 @@ static int runner_start(struct rf__runner *runner, const struct rf__op_params *p
         return RF_EREVOKED;
     }
     int rc = rf__group_submit(worker->group, params, sim_local(worker), out, &err);
+    if (rc == 0) {
+        sim_plant_started(worker, params, *out);
+    }
     if (rc == 0 && rf__rng_below(&worker->sim->rng, 2)) {
         (void)rf__group_step(worker->group, sim_local(worker));
     }
@@ -114,6 +117,10 @@ static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout
     struct sim_worker *worker = of(runner);
 
     RF_ASSERT(timeout_ms < 0);
+    if (!worker->dying && sim_plant_skips(worker, op)) {
+        rf__group_release(worker->group, op);
+        return 0;
+    }
     if (runner->elastic && !worker->dying) {
         rf__group_alive(worker->group, RF__NEVER);
     }
