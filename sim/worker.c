@@ -263,12 +263,17 @@ static int runner_slowest_link(struct rf__runner *runner, double *bytes_per_s) {
 static bool runner_flip_is_due(struct rf__runner *runner) {
     struct sim_worker *worker = of(runner);
     int whole = 0;
+    bool is_clean = true;
 
     for (int rank = 0; rank < runner->size; rank++) {
         whole += worker->healed_of[rank];
     }
+    for (int id = 0; id < SIM_IDS; id++) {
+        const struct sim_worker *other = &worker->sim->workers[id];
+        is_clean = is_clean && !(other->alive && other->tainted);
+    }
     /* with fewer than three nobody could say who is wrong */
-    bool is_due = worker->flip_is_due && !worker->dying && whole > 2 && worker->holds &&
+    bool is_due = worker->flip_is_due && !worker->dying && is_clean && whole > 2 && worker->holds &&
                   sim_is_dispensable(worker->sim, worker);
     worker->flip_is_due = false;
     if (is_due) {
