@@ -93,7 +93,8 @@ RF_API int rf_rank(const struct rf_comm *comm);
 RF_API int rf_size(const struct rf_comm *comm);
 RF_API uint64_t rf_generation(const struct rf_comm *comm);
 
-/* Elastic: waits until the group has re-formed with this worker in it, and takes the new generation
+/* Memory from rf_mem_alloc must not be written by other threads meanwhile.
+ * Elastic: waits until the group has re-formed with this worker in it, and takes the new generation
  * over: rank and size may be others, and calls work again. Survivors keep their order. Returns at
  * once where nothing has happened. RF_ETOOFEW: below `min_size` for longer than `start_timeout_ms`;
  * RF_EREFUSED, RF_EENDED. rf_ddp does this by itself. */

@@ -236,6 +236,10 @@ static int runner_reform(struct rf__runner *runner, struct rf__membership *out,
                            RF__NEVER); /* the group keeps its own deadlines */
     rf__group_alive(comm->group, rf__now());
     int rc = rf__group_membership(comm->group, out, err ? err : &ignored);
+    if (rc == 0 && comm->net->shared && comm->net->shared->settle) {
+        /* memory that a process which was left out could still write to moves away from it */
+        rc = comm->net->shared->settle(comm->net, err);
+    }
     if (rc == 0) {
         runner->generation = out->generation;
         runner->rank = out->rank;

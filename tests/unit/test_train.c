@@ -258,8 +258,12 @@ static bool on_stop(void *context) {
 
 static void *work(void *context) {
     struct worker *w = context;
-    const struct rf_train_callbacks callbacks = {on_start,  on_step, on_epoch,
-                                                 on_tensor, on_stop, w};
+    const struct rf_train_callbacks callbacks = {.start = on_start,
+                                                 .step = on_step,
+                                                 .epoch = on_epoch,
+                                                 .tensor = on_tensor,
+                                                 .stop = on_stop,
+                                                 .context = w};
     w->code =
         rf__train(&w->runner.base, &w->blobs.base, &w->options, &callbacks, &w->result, &w->err);
     return NULL;
