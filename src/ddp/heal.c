@@ -156,8 +156,8 @@ static int start_message(struct rf_ddp *ddp, int peer, void *bytes, size_t lengt
 }
 
 /* To every joiner: all of them wait for it in their begin. It has to be with them before the first
- * collective is started: between a pair a message may stand behind the data of a collective, and the
- * joiner begins none before it has the header. */
+ * collective is started: between a pair a message may stand behind the data of a collective, and
+ * the joiner begins none before it has the header. */
 static int send_headers(struct rf_ddp *ddp, struct rf_error *err) {
     int rc = 0;
 

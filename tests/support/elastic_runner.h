@@ -66,6 +66,7 @@ struct worker {
     struct rf__runner base;
     struct world *world;
     bool live, entered, outside; /* outside: waits to be taken in */
+    bool returns;                /* once it has died it will be started again */
     struct rf__progress progress;
     int calls, begins;
     int sequence; /* of collectives in the generation it has taken over */
@@ -787,6 +788,8 @@ static void world_close(struct world *world) {
 /* The worker has done all there is to do (`done`), or given up. */
 static void worker_leaves(struct worker *w, bool done) {
     pthread_mutex_lock(&w->world->lock);
+    w->returns = false;
+    pthread_cond_broadcast(&w->world->changed);
     if (w->live && done && w->world->ends_all) {
         world_end(w->world, RF_EENDED, "the job is done");
     }
@@ -796,12 +799,13 @@ static void worker_leaves(struct worker *w, bool done) {
     pthread_mutex_unlock(&w->world->lock);
 }
 
-/* Waits until each worker that is not of the first generation waits to be taken in. */
-static void await_late_workers(struct world *world) {
+/* Worker `self` waits until each other that is not in the generation waits to be taken in. */
+static void await_others(struct world *world, int self) {
     pthread_mutex_lock(&world->lock);
     for (int id = 0; id < world->workers; id++) {
         struct worker *w = &world->worker[id];
-        while (w->live && !w->outside && rank_in(world, id) < 0) {
+        while (id != self && !world->ended.code && (w->live || w->returns) && !w->outside &&
+               rank_in(world, id) < 0) {
             pthread_cond_wait(&world->changed, &world->lock);
         }
     }

@@ -97,7 +97,7 @@ static void *work(void *context) {
     struct worker *w = &t->job->world.worker[t->id];
 
     if (t->id < t->job->first) {
-        await_late_workers(&t->job->world);
+        await_others(&t->job->world, t->id);
     }
     t->code = RF_ELOST;
     for (int start = 0; t->code == RF_ELOST && start < t->starts; start++) {
