@@ -6,8 +6,9 @@
  *
  * The model is y = w·x + b. Every sample is made from its number, so there is no data to read:
  * sample i is the same on every worker. The batch of a step is cut into 8 shards, whatever the
- * number of workers: 1, 3 or 8 of them compute the same step, and all print the same loss. At the
- * end they hold the same weights, bit for bit, and say so. */
+ * number of workers: 1, 3 or 8 of them compute the same step, and all print the same loss. Kill one
+ * while it runs: the others compute its shards of the step and go on, and it comes back. At the end
+ * all hold the same weights, bit for bit, and say so. */
 #include <ringfold/ringfold.h>
 
 #include <stdio.h>
@@ -49,64 +50,89 @@ static double shard_compute(const struct rf_shard *shard, float *weights_grad, f
     return loss;
 }
 
-/* One step: this worker's shards of the batch, then everybody's average, then the same update
- * everywhere. */
-static int step_run(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_error *err) {
-    const float rate = 0.3f;
-    struct rf_step step;
+/* This worker's shards of the step, each added to what those before it left. */
+static int shards_run(struct rf_ddp *ddp, bool measure) {
     struct rf_shard shard;
+    int code;
 
-    int code = rf_ddp_begin(ddp, &step, err);
-    while (!code && (code = rf_ddp_next_shard(ddp, &shard)) > 0) {
+    while ((code = rf_ddp_next_shard(ddp, &shard)) > 0) {
+        if (measure) { /* there is no test data */
+            rf_ddp_shard_samples(ddp, 0);
+            code = rf_ddp_shard_done(ddp, 0);
+            if (code) {
+                return code;
+            }
+            continue;
+        }
         double loss = shard_compute(&shard, rf_ddp_grad(ddp, 0), rf_ddp_grad(ddp, 1));
         rf_ddp_shard_samples(ddp, SHARD_SAMPLES);
         code = rf_ddp_ready(
             ddp, 1); /* as early as possible: averaging starts while you go on computing */
-        if (!code) {
-            code = rf_ddp_ready(ddp, 0);
+        code = code ? code : rf_ddp_ready(ddp, 0);
+        code = code ? code : rf_ddp_shard_done(ddp, loss);
+        if (code) {
+            return code;
         }
-        if (!code) {
-            code = rf_ddp_shard_done(ddp, loss);
-        }
     }
-    if (!code) {
-        code = rf_ddp_commit(ddp, report, err);
-    }
-    if (code) {
-        return code;
-    }
+    return code;
+}
+
+static void update(struct rf_ddp *ddp) {
+    const float rate = 0.3f;
+
     for (int f = 0; f < FEATURES; f++) {
         weights[f] -= rate * rf_ddp_average(ddp, 0)[f];
     }
     bias -= rate * rf_ddp_average(ddp, 1)[0];
+}
+
+/* Step by step: the shards, everybody's average, the same update everywhere. After the last one a
+ * measurement, which here is only about the state: all must hold the same. */
+static int steps_run(struct rf_comm *comm, struct rf_ddp *ddp, struct rf_error *err) {
+    struct rf_step_report report = {0};
+
+    while (!report.measure) {
+        struct rf_step step;
+        int code = rf_ddp_begin(ddp, &step, err);
+        if (!code) {
+            code = shards_run(ddp, step.measure);
+        }
+        if (!code && step.step == STEPS - 1) {
+            rf_ddp_request_measure(ddp);
+        }
+        if (!code) {
+            code = rf_ddp_commit(ddp, &report, err);
+        }
+        if (code == RF_RETRY) {
+            report.measure = false;
+            continue; /* the group has changed: begin says where it stands now */
+        }
+        if (code) {
+            return code;
+        }
+        if (!report.measure) {
+            update(ddp);
+        }
+        if (!report.measure && rf_rank(comm) == 0 &&
+            (step.step % 40 == 0 || step.step == STEPS - 1)) {
+            printf("step %3d  loss %.6f  %llu samples on %d workers\n", (int)step.step + 1,
+                   report.loss, (unsigned long long)report.samples, rf_size(comm));
+        }
+    }
+    if (rf_rank(comm) == 0) {
+        printf("w[7] = %.4f, b = %.4f, digest 0x%016llx on every worker\n", (double)weights[7],
+               (double)bias, (unsigned long long)report.state_digest);
+    }
     return 0;
 }
 
 static int train(struct rf_comm *comm, struct rf_ddp *ddp, struct rf_error *err) {
-    struct rf_step_report report = {0};
-    uint64_t digest;
-
     int code = rf_ddp_register(ddp, "weights", weights, FEATURES, err);
+    code = code ? code : rf_ddp_register(ddp, "bias", &bias, 1, err);
+    code = code ? code : rf_ddp_seal(ddp, err); /* all must start from the same: here from zeros */
+    code = code ? code : steps_run(comm, ddp, err);
     if (!code) {
-        code = rf_ddp_register(ddp, "bias", &bias, 1, err);
-    }
-    if (!code) {
-        code = rf_ddp_seal(ddp, err); /* all must start from equal parameters: here from zeros */
-    }
-    for (int s = 0; s < STEPS && !code; s++) {
-        code = step_run(ddp, &report, err);
-        if (!code && rf_rank(comm) == 0 && (s % 40 == 0 || s == STEPS - 1)) {
-            printf("step %3d  loss %.6f  %llu samples on %d workers\n", s + 1, report.loss,
-                   (unsigned long long)report.samples, rf_size(comm));
-        }
-    }
-    if (!code) {
-        code =
-            rf_ddp_state_digest(ddp, &digest, err); /* fails where anybody holds something else */
-    }
-    if (!code && rf_rank(comm) == 0) {
-        printf("w[7] = %.4f, b = %.4f, digest 0x%016llx on every worker\n", (double)weights[7],
-               (double)bias, (unsigned long long)digest);
+        rf_comm_end(comm); /* nobody who comes now is waited for */
     }
     return code;
 }

@@ -138,9 +138,11 @@ void rf__slow_observe(struct rf__slow *slow, const struct rf__step_report *repor
     double time = median_time(slow, reports, count);
     int blamed = blame(reports, count, median_rate(slow, reports, count), &link_ratio);
     for (int r = 0; r < count; r++) {
-        double ratio = time > 0 ? time_of(&reports[r]) / time : 0;
+        bool is_warm = slow->record[r].seen >= RF__SLOW_WARM_UP;
+        slow->record[r].seen += !is_warm;
+        double ratio = is_warm && time > 0 ? time_of(&reports[r]) / time : 0;
         judge(slow, &slow->record[r], r, RF__SLOW_PROCESSOR, ratio, reports[r].compute_s, out);
-        judge(slow, &slow->record[r], r, RF__SLOW_LINK, r == blamed ? link_ratio : 0,
+        judge(slow, &slow->record[r], r, RF__SLOW_LINK, is_warm && r == blamed ? link_ratio : 0,
               reports[r].comm_s, out);
     }
 }

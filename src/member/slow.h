@@ -13,12 +13,13 @@
 
 #include "member/step.h"
 
-enum { RF__SLOW_RATIO = 2, RF__SLOW_UNITS = 2 };
+enum { RF__SLOW_RATIO = 2, RF__SLOW_UNITS = 2, RF__SLOW_WARM_UP = 3 };
 #define RF__SLOW_LEAST_S 0.3
 
 /* One member's record, by its id. */
 struct rf__slow_record {
     int id;
+    int seen;                      /* units, of warming up */
     int units[2], evict_units[2];  /* in a row; of its processor, of its link */
     double took[2], evict_took[2]; /* seconds, in these */
     bool told[2];

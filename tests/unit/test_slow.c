@@ -32,6 +32,9 @@ static void open_watch(struct watch *w, int count) {
                                                  .link_peer = -1,
                                                  .put_out = -1};
     }
+    for (int i = 0; i < RF__SLOW_WARM_UP; i++) {
+        rf__slow_observe(&w->slow, w->reports, w->ids, w->count, &w->news);
+    }
 }
 
 static const struct rf__slow_news *observe(struct watch *w) {
@@ -146,7 +149,10 @@ static void records_follow_the_ids(void **state) {
     w.reports[2].compute_s = 2;
     w.reports[0].compute_s = 20;
     assert_int_equal(observe(&w)->put_out, 13);
-    w.ids[0] = 14; /* another one is as slow: from the start */
+    w.ids[0] = 14; /* another one is as slow: from the start, once it is warm */
+    for (int i = 0; i < RF__SLOW_WARM_UP; i++) {
+        assert_int_equal(observe(&w)->put_out, -1);
+    }
     assert_int_equal(observe(&w)->put_out, -1);
     assert_int_equal(observe(&w)->put_out, -1);
     assert_int_equal(observe(&w)->put_out, 14);
