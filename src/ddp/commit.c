@@ -567,8 +567,10 @@ static int commit_agreed(struct rf_ddp *ddp, const struct rf__step_decision *dec
 
 /* Says that the unit is committed, before anything follows from it. */
 static int note_commit(struct rf_ddp *ddp, struct rf_error *err) {
-    struct rf__progress progress = {
-        .healed = true, .units = ddp->units + 1, .chain = ddp->attempt.chain};
+    struct rf__progress progress = {.healed = true,
+                                    .units = ddp->units + 1,
+                                    .chain = ddp->attempt.chain,
+                                    .prepared_state = ddp->attempt.state_digest};
 
     if (!ddp->runner->elastic || !ddp->agrees[ddp->runner->rank]) {
         return 0;

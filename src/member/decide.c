@@ -147,7 +147,7 @@ static void seat_members(const struct rf__facts *facts, unsigned char *seats) {
 struct outcome {
     bool known, commit, diverged;
     uint64_t units, chain;
-    uint64_t prepared_state; /* commit: of who prepared the unit; 0: none was due */
+    uint64_t prepared_state; /* commit: of who counts; 0: none was due */
 };
 
 /* The member whose prepared unit is held by most, and by how many. */
@@ -184,6 +184,7 @@ static struct outcome resolve(const struct rf__facts *facts) {
             o.known = true;
             o.units = report->progress.units;
             o.chain = report->progress.chain;
+            o.prepared_state = report->progress.prepared_state;
         }
     }
     if (!o.known) {
@@ -211,6 +212,7 @@ static struct outcome resolve(const struct rf__facts *facts) {
     if (!all_prepared) {
         return o;
     }
+    o.prepared_state = 0;
     int share, model = most_common(facts, &share), reporters = 0;
     for (int rank = 0; rank < facts->current->count; rank++) {
         reporters += facts->reports[rank] != NULL;

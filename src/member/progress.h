@@ -14,7 +14,9 @@ struct rf__progress {
 
     /* Unit number `units` is prepared: everything that its commit needs is here, and our step
      * report may have gone out. `prepared_chain` is the digest after it; `prepared_state` the full
-     * hash of the state before it where one was due, else 0. */
+     * hash of the state before it where one was due, else 0. Not prepared: that of the unit that
+     * was committed last in this generation, by which those that have prepared it are held to it.
+     */
     bool prepared;
     uint64_t prepared_chain, prepared_state;
 };
