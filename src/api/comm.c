@@ -26,6 +26,7 @@ struct rf_comm {
     struct rf__events events;
     enum rf_algorithm last_algorithm;
     const char *transport;
+    int rank, size;        /* as the caller is told */
     int ids[RF_MAX_RANKS]; /* of the generation taken over */
     bool healed[RF_MAX_RANKS];
     void **memory; /* from rf_mem_alloc, where none is shared */
@@ -244,6 +245,10 @@ static int runner_reform(struct rf__runner *runner, struct rf__membership *out,
         runner->generation = out->generation;
         runner->rank = out->rank;
         runner->size = out->size;
+        if (!out->ended) { /* else, for people, the worker is still who it was */
+            comm->rank = out->rank;
+            comm->size = out->size;
+        }
         memcpy(comm->ids, out->ids, (size_t)out->size * sizeof *comm->ids);
         memcpy(comm->healed, out->healed, (size_t)out->size * sizeof *comm->healed);
         out->ids = comm->ids; /* the engine may go on to the next generation at any time */
@@ -386,11 +391,13 @@ static int meet(struct rf_comm *comm, struct rf_error *err) {
         rf__group_error(comm->group, err);
         rc = err->code;
         comm->runner.generation = rf__group_generation(comm->group);
+        comm->rank = comm->runner.rank;
+        comm->size = comm->runner.size;
     } else if (state == RF__GROUP_RUNNING) {
         rc = runner_reform(&comm->runner, &membership, err);
     } else {
-        comm->runner.rank = -1;
-        comm->runner.size = 0;
+        comm->rank = comm->runner.rank = -1;
+        comm->size = comm->runner.size = 0;
     }
     return rc;
 }
@@ -509,11 +516,11 @@ void rf_comm_destroy(struct rf_comm *comm) {
 }
 
 int rf_rank(const struct rf_comm *comm) {
-    return comm->runner.rank;
+    return comm->rank;
 }
 
 int rf_size(const struct rf_comm *comm) {
-    return comm->runner.size;
+    return comm->size;
 }
 
 uint64_t rf_generation(const struct rf_comm *comm) {

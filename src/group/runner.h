@@ -25,6 +25,7 @@ struct rf__op_params {
 struct rf__membership {
     uint64_t generation;
     int rank, size;
+    bool ended;     /* the job is over: this worker is by itself, to commit its last unit */
     uint64_t units; /* committed by the group: the next unit has this number */
     uint64_t chain; /* the digest after them */
     bool commit;    /* unit `units` - 1 was decided while the group re-formed: a member that has it
