@@ -182,6 +182,10 @@ static void tell_fault(struct drill_score *score, struct drill_fault *fault,
         if (event->time <= struck(fault) && event->generation > fault->generation) {
             fault->generation = event->generation;
         }
+        fault->absent = fault->absent && !victim;
+        break;
+    case DRILL_EVENT_OUT:
+        fault->absent = fault->absent || (victim && !fault->left);
         break;
     case DRILL_EVENT_REVOKE:
         notice(fault, event);
@@ -217,8 +221,9 @@ static void tell_fault(struct drill_score *score, struct drill_fault *fault,
         if (fault->kind == DRILL_STORE && fault->over && event->time >= fault->over) {
             close_fault(score, fault);
         } else if (fault->kind == DRILL_JOIN && fault->left && !victim &&
-                   (fault->next_commit || (!fault->abrupt && event->time >= fault->left))) {
-            close_fault(score, fault); /* one that leaves in order disturbs nobody */
+                   (fault->next_commit ||
+                    ((!fault->abrupt || fault->absent) && event->time >= fault->left))) {
+            close_fault(score, fault); /* one that leaves in order, or was out, disturbs nobody */
         }
         break;
     case DRILL_EVENT_OTHER:
@@ -368,6 +373,7 @@ int drill_score_event(struct drill_score *score, const struct drill_event *event
     case DRILL_EVENT_REVOKE:
     case DRILL_EVENT_SLOW:
     case DRILL_EVENT_DIVERGED:
+    case DRILL_EVENT_OUT:
     case DRILL_EVENT_OTHER:
         break;
     }

@@ -42,6 +42,7 @@ enum drill_event_kind {
     DRILL_EVENT_REVOKE,
     DRILL_EVENT_COMMIT,
     DRILL_EVENT_HEAL,
+    DRILL_EVENT_OUT,
     DRILL_EVENT_SLOW,
     DRILL_EVENT_DIVERGED,
     DRILL_EVENT_WORKER, /* a process was started: `id`, `pid` */
@@ -88,6 +89,7 @@ struct drill_fault {
     double detected, next_commit, back;
     double left; /* of a joiner: when it was asked or made to go; the others' times count from it */
     bool abrupt; /* it was made to */
+    bool absent; /* of a joiner: it was out of the group before it went */
     uint64_t back_generation;
     bool done; /* nothing more to wait for */
 };
