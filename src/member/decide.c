@@ -198,6 +198,8 @@ static struct outcome resolve(const struct rf__facts *facts) {
         const struct rf__progress *p = &report->progress;
         if (p->units == o.units) {
             all_prepared = all_prepared && p->prepared;
+        } else if (!p->healed && !p->prepared) {
+            all_prepared = false; /* a joiner that does not know yet which unit it is */
         } else if (p->units + 1 == o.units) {
             behind = behind || p->prepared;
         }
