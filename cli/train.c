@@ -46,6 +46,7 @@ struct session {
     struct train_settings settings;
     struct rf_comm *comm;
     bool elastic;
+    int least; /* workers that an elastic job has while it runs */
     bool launched;
     bool is_guest; /* of a job that another launcher has started */
     bool is_start; /* this worker was rank 0 when the job began: files are made anew */
@@ -53,11 +54,13 @@ struct session {
     struct train_files files;
     struct train_history history;
     struct rf_train_step recent[RECENT]; /* the last steps, step s at s % RECENT */
+    uint64_t steps;                      /* how many there will be */
     uint64_t oldest, newest;             /* of them; 0: none */
     uint64_t generation; /* as of the last callback: once training is over, others leave */
     int rank;
     int ids[RF_MAX_RANKS], id_count; /* its members */
     bool stop_told, aborted;
+    bool has_finished; /* the results are this worker's to tell of */
 };
 
 static bool is_first(const struct session *session) {
@@ -89,6 +92,9 @@ static void group_look(struct session *session) {
     int ids[RF_MAX_RANKS], size = rf_size(session->comm);
     uint64_t lost = 0, joined = 0, generation = rf_generation(session->comm);
 
+    if (size < session->least) { /* training is over, and the others have left already */
+        return;
+    }
     session->rank = rf_rank(session->comm);
     if (generation == session->generation) {
         return;
@@ -157,6 +163,7 @@ static void on_step(void *context, const struct rf_train_step *step) {
     struct session *session = context;
 
     group_look(session);
+    session->steps = step->steps;
     session->history.retried += step->retries > 0;
     session->history.redone += step->redone;
     remember(session, step);
@@ -174,11 +181,17 @@ static void on_step(void *context, const struct rf_train_step *step) {
 
 static void on_epoch(void *context, const struct rf_train_epoch *epoch) {
     struct session *session = context;
+    bool was_first = is_first(session);
 
-    group_look(session);
+    if (epoch->step < session->steps) {
+        was_first = true;
+        group_look(session);
+    } else if (rf_size(session->comm) >= session->least) { /* who is done leaves: no failure */
+        session->rank = rf_rank(session->comm);
+    }
     files_keep(session);
     screen_best(&session->screen, epoch);
-    if (is_first(session)) {
+    if (is_first(session) && was_first) {
         screen_epoch(&session->screen, epoch);
     }
 }
@@ -209,6 +222,17 @@ static bool on_stop(void *context) {
     return stop_asked || (session->elastic && session->files.err.code);
 }
 
+/* Workers in the end: of an elastic job those that told their digest then. */
+static int workers_in_the_end(const struct session *session, const struct rf_train_result *result) {
+    int count = 0;
+
+    while (session->elastic && count < session->id_count && count < RF_MAX_LOCAL_RANKS &&
+           result->digests[count]) {
+        count++;
+    }
+    return count ? count : session->id_count;
+}
+
 /* Training itself, and what rank 0 makes of it. */
 static int train(struct session *session, struct rf_train_result *result, struct rf_error *err) {
     const struct rf_train_callbacks callbacks = {.start = on_start,
@@ -232,7 +256,8 @@ static int train(struct session *session, struct rf_train_result *result, struct
     }
     code = rf_train(session->comm, &session->settings.train, &callbacks, result, err);
     if (!code && is_first(session) && !result->left) {
-        files_finish(&session->files, &session->settings, result, session->id_count);
+        session->has_finished = files_finish(&session->files, &session->settings, result,
+                                             workers_in_the_end(session, result), session->elastic);
         abort_on_failure(session);
     }
     if (session->files.err.code) {
@@ -322,6 +347,8 @@ int cmd_train(int argc, char **argv) {
     signals_catch();
     session.elastic = options.min_size > 0;
     session.is_guest = session.elastic && getenv("RINGFOLD_GUEST");
+    session.least = options.min_size;
+    session.rank = -1;
     session.files.metrics.fd = session.files.log.fd = -1;
     code = rf_comm_create(&options, &session.comm, &err);
     if (code) {
@@ -334,9 +361,10 @@ int cmd_train(int argc, char **argv) {
         status = failure_tell(&session, &err);
     } else {
         status = exit_status(result.stopped ? RF_ESTOPPED : RF_OK);
-        if (is_first(&session) && !result.left) {
+        if (session.has_finished) {
             screen_receipt(&session.screen, &session.settings, &result, &session.history,
-                           session.id_count, session.files.folder, session.files.weights_path);
+                           workers_in_the_end(&session, &result), session.files.folder,
+                           session.files.weights_path);
         }
     }
     files_close(&session.files);

@@ -125,8 +125,9 @@ void files_tensor(struct train_files *files, bool gradient, const char *name, co
                   const size_t *shape, int dims);
 void files_gradients_write(struct train_files *files);
 
-/* The log's last object, the weights and SUMMARY.md. */
-void files_finish(struct train_files *files, const struct train_settings *settings,
-                  const struct rf_train_result *result, int size);
+/* The log's last object, the weights and SUMMARY.md. Where `others` may have been rank 0 in the
+ * end, only who comes first does it: false for the rest. */
+bool files_finish(struct train_files *files, const struct train_settings *settings,
+                  const struct rf_train_result *result, int size, bool others);
 
 #endif

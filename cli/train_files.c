@@ -150,6 +150,11 @@ int files_open(struct train_files *files, const struct train_settings *settings,
     files->is_open = true;
     if (!folder_make(files, settings) && path_join(files, files->metrics_path, "metrics.jsonl") &&
         path_join(files, files->weights_path, "model.safetensors")) {
+        char page[PATH_MAX];
+        if (is_first && path_join(files, page, "SUMMARY.md")) {
+            unlink(
+                page); /* of an earlier training: whether it is there tells that this one ended */
+        }
         log_open(files, &files->metrics, files->metrics_path, is_first);
         if (settings->log) {
             log_open(files, &files->log, settings->log, is_first);
@@ -539,15 +544,23 @@ static void summary_page(struct train_files *files, const struct train_settings 
     free(text);
 }
 
-void files_finish(struct train_files *files, const struct train_settings *settings,
-                  const struct rf_train_result *result, int size) {
-    if (!files->err.code) {
+bool files_finish(struct train_files *files, const struct train_settings *settings,
+                  const struct rf_train_result *result, int size, bool others) {
+    char path[PATH_MAX];
+    bool is_ours = true;
+
+    if (others && files->metrics.fd >= 0) { /* until it is closed */
+        flock(files->metrics.fd, LOCK_EX);
+        is_ours = !path_join(files, path, "SUMMARY.md") || access(path, F_OK) != 0;
+    }
+    if (is_ours && !files->err.code) {
         safetensors_write(files, files->weights_path, &files->weights);
     }
-    if (!files->err.code) {
+    if (is_ours && !files->err.code) {
         summary_log(files, result, size);
     }
-    if (!files->err.code) {
+    if (is_ours && !files->err.code) {
         summary_page(files, settings, result, size);
     }
+    return is_ours;
 }

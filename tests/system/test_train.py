@@ -329,6 +329,39 @@ def test_a_killed_worker_of_a_fixed_job_ends_the_others(tmp_path, data, victim, 
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in workers.values())
 
 
+@pytest.mark.parametrize("victim", (0, 2))
+@pytest.mark.parametrize("words", (("-n", "3"), ("-n", "2:3", "--max-restarts", "0")))
+def test_training_goes_on_without_a_killed_worker(tmp_path, data, victim, words):
+    """Each step is in the files once, whoever wrote it, and whoever is left has the last word."""
+    run = tmp_path / "run"
+    process = subprocess.Popen(list(map(str, [
+        RINGFOLD, "run", *words, "--run-dir", run, "--", RINGFOLD, "train", "mlp", "--data", data, "--hidden", 16,
+        "--steps", 10**7, "--log", "log"])), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: lines_in(tmp_path / "log") > 3, process)
+        workers = {rank_of(pid): pid for pid in children(process.pid)}
+        os.kill(workers[victim], signal.SIGKILL)
+        wanted = '"heal"' if "3" in words else '"generation": 2'
+        wait_for(lambda: wanted in (run / "events.jsonl").read_text(), process)
+        seen = lines_in(tmp_path / "log")
+        wait_for(lambda: lines_in(tmp_path / "log") > seen + 3, process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 75, out + err
+    *steps, summary = objects(tmp_path / "log")
+    assert [s["step"] for s in steps] == list(range(1, summary["steps"] + 1))
+    assert objects(run / "metrics.jsonl") == steps
+    assert summary["stopped"] and set(summary["digests"]) == {summary["digest"]}
+    assert reports(out + err) == 0
+    assert len(re.findall(f"! worker {victim} lost: ended by SIGKILL; step [0-9]+ goes on with", err)) == 1
+    assert out.count("stopped: ") == 1 and out.count("|g|") == 1
+    assert "failures survived 1, " in out
+    assert tensors(run / "model.safetensors")
+
+
 @pytest.mark.parametrize("workers,number", ((0, signal.SIGINT), (0, signal.SIGUSR1), (3, signal.SIGTERM)))
 def test_a_signal_stops_after_the_step(tmp_path, data, workers, number):
     process = subprocess.Popen(command(data, "--steps", 10**7, "--run-dir", "run", "--log", "log", workers=workers),
