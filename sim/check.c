@@ -444,7 +444,7 @@ void sim_check_change(struct sim *sim, const char *key, const void *value, size_
 static bool is_lost(const struct sim *sim) {
     const struct sim_record *newest =
         sim->record_count ? &sim->records[sim->record_count - 1] : NULL;
-    bool is_held = !newest || sim->options.fixed || newest->count == 0;
+    bool is_held = !newest || sim->options.fixed || newest->count == 0 || newest->units == 0;
 
     for (int i = 0; newest && i < newest->count; i++) {
         const struct sim_worker *worker = &sim->workers[newest->ids[i]];

@@ -192,6 +192,12 @@ static void run_one(const struct sim_options *options, struct totals *totals,
     if (outcome->healed_after > totals->longest_heal) {
         totals->longest_heal = outcome->healed_after;
     }
+    if (!outcome->violated && outcome->lost) {
+        printf("seed %llu, event %llu, %lld ms: the newest state is lost\n",
+               (unsigned long long)options->seed, (unsigned long long)outcome->events,
+               (long long)(outcome->now / 1000000));
+        print_replay(options);
+    }
     if (outcome->violated) {
         printf("seed %llu, event %llu, %lld ms: %s\n", (unsigned long long)options->seed,
                (unsigned long long)outcome->events, (long long)(outcome->now / 1000000),
