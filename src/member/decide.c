@@ -59,11 +59,23 @@ static bool goes_first(const struct rf__facts *facts, int a, int b) {
     return healed_a != healed_b ? !healed_a : a > b;
 }
 
-static void cut_broken_pairs(const struct rf__facts *facts, unsigned char *seats) {
+static int count_whole(const struct rf__facts *facts, const unsigned char *seats,
+                       const bool *whole) {
+    int count = 0;
+    for (int rank = 0; rank < facts->current->count; rank++) {
+        count += seats[rank] == SEAT_STAYS && whole[rank];
+    }
+    return count;
+}
+
+/* The last that is whole does not go: the others would have nothing to go on with. */
+static void cut_broken_pairs(const struct rf__facts *facts, const bool *whole,
+                             unsigned char *seats) {
     for (;;) {
-        int worst = -1, most = 0;
+        int worst = -1, most = 0, left = count_whole(facts, seats, whole);
         for (int rank = 0; rank < facts->current->count; rank++) {
-            int broken = seats[rank] == SEAT_STAYS ? broken_pairs(facts, seats, rank) : 0;
+            bool may_go = seats[rank] == SEAT_STAYS && !(whole[rank] && left == 1);
+            int broken = may_go ? broken_pairs(facts, seats, rank) : 0;
             if (broken > most ||
                 (broken && broken == most && worst >= 0 && goes_first(facts, rank, worst))) {
                 worst = rank;
@@ -120,20 +132,27 @@ static bool is_replaced(const struct rf__facts *facts, const struct rf__member_e
     return false;
 }
 
-static void seat_members(const struct rf__facts *facts, unsigned char *seats) {
+/* Whether those who stay, and those who come, are a group that can go on. */
+static bool suffices(const struct rf__facts *facts, const unsigned char *seats, const bool *whole,
+                     int coming) {
+    return count_seats(facts, seats, SEAT_STAYS) + coming >= facts->min_size &&
+           count_whole(facts, seats, whole) > 0;
+}
+
+static void seat_members(const struct rf__facts *facts, const bool *whole, unsigned char *seats) {
     int count = facts->current->count, coming = count_welcome(facts);
 
     for (int rank = 0; rank < count; rank++) {
         bool is_here = facts->reports[rank] && !is_replaced(facts, &facts->current->members[rank]);
         seats[rank] = !is_here ? SEAT_ABSENT : put_out(facts, rank) ? SEAT_PUT_OUT : SEAT_STAYS;
     }
-    if (count_seats(facts, seats, SEAT_STAYS) + coming < facts->min_size) {
+    if (!suffices(facts, seats, whole, coming)) {
         for (int rank = 0; rank < count; rank++) { /* slow, or stuck for now, is better than none */
             seats[rank] = seats[rank] == SEAT_PUT_OUT ? SEAT_STAYS : seats[rank];
         }
     }
-    cut_broken_pairs(facts, seats);
-    if (count_seats(facts, seats, SEAT_STAYS) + coming < facts->min_size) {
+    cut_broken_pairs(facts, whole, seats);
+    if (!suffices(facts, seats, whole, coming)) {
         for (int rank = 0; rank < count; rank++) { /* try again: the path may be back by then */
             if (seats[rank] == SEAT_CUT) {
                 seats[rank] = SEAT_STAYS;
@@ -281,19 +300,23 @@ static void add(struct rf__generation *next, int id, uint64_t nonce, bool healed
 enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation *next) {
     const struct rf__generation *g = facts->current;
     unsigned char seats[RF_MAX_RANKS] = {0};
+    bool is_whole_at[RF_MAX_RANKS] = {false};
     struct outcome o = resolve(facts);
     int whole = 0;
 
     *next = (struct rf__generation){
         .number = g->number + 1, .commit = o.commit, .units = o.units, .chain = o.chain};
-    seat_members(facts, seats);
+    for (int rank = 0; rank < g->count; rank++) {
+        const struct rf__report *report = facts->reports[rank];
+        is_whole_at[rank] = report && o.known && is_whole(&report->progress, &o);
+    }
+    seat_members(facts, is_whole_at, seats);
     take_cause(facts, next);
     for (int rank = 0; rank < g->count; rank++) {
         const struct rf__member_entry *member = &g->members[rank];
         if (seats[rank] == SEAT_STAYS) {
-            bool healed = o.known && is_whole(&facts->reports[rank]->progress, &o);
-            add(next, member->id, member->nonce, healed);
-            whole += healed;
+            add(next, member->id, member->nonce, is_whole_at[rank]);
+            whole += is_whole_at[rank];
         } else {
             drop(next, member->id,
                  seats[rank] == SEAT_PUT_OUT ? put_out(facts, rank) : doubt_of(facts, member->id));
