@@ -45,8 +45,8 @@ bool sim_is_dispensable(const struct sim *sim, const struct sim_worker *worker) 
     }
     for (int i = 0; i < newest->count; i++) {
         const struct sim_worker *other = &sim->workers[newest->ids[i]];
-        if (other != worker && other->alive && other->holds && !other->tainted &&
-            !other->is_to_go && other->units == sim->unit_count) {
+        if (newest->healed[i] && other != worker && other->alive && other->holds &&
+            !other->tainted && !other->is_to_go && other->units == sim->unit_count) {
             return true;
         }
     }
