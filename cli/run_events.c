@@ -282,6 +282,7 @@ static void tell_form(struct run *run, const struct told *told) {
 static void take_form(struct run *run, const struct told *told) {
     struct run_news *news = &run->news;
 
+    news->has_formed = true;
     for (int i = 0; i < run->options.workers; i++) {
         struct run_worker *worker = &run->workers[i];
         bool is_member = has_id(told->members, worker->id);

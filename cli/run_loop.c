@@ -125,6 +125,15 @@ static void request_stop(struct run *run, int signal, int64_t now_ns) {
     }
 }
 
+/* What the others get after a failure. A group that has trained nothing yet has nothing to save,
+ * and its workers may be waiting for the one that failed; but what the user says holds. */
+static int settled_grace_ms(const struct run *run) {
+    const struct run_options *options = &run->options;
+    bool is_default = !strcmp(options->values[RUN_GRACE].source, "default");
+    bool is_empty = run->news.has_formed && !run->news.has_committed;
+    return is_default && is_empty && options->grace_ms > HURRY_MS ? HURRY_MS : options->grace_ms;
+}
+
 /* The next phase where this one's time is over. False: even killed processes do not go. */
 static bool advance_phase(struct run *run, int64_t now_ns) {
     char time[FORMAT_MAX];
@@ -140,11 +149,10 @@ static bool advance_phase(struct run *run, int64_t now_ns) {
         }
         run_say(run, "a worker failed: stopping the %d that still run%s", alive,
                 alive == 1 ? "s" : "");
-        run_enter_phase(run, PHASE_ENDING, now_ns, run->options.grace_ms);
+        run_enter_phase(run, PHASE_ENDING, now_ns, settled_grace_ms(run));
         return true;
     case PHASE_ENDING:
-        format_duration(time,
-                        run->stop_requests > 1 ? HURRY_MS / 1e3 : run->options.grace_ms / 1e3);
+        format_duration(time, (run->stop_requests > 1 ? HURRY_MS : settled_grace_ms(run)) / 1e3);
         run_say(run, "%d worker%s did not stop within %s: killing", alive, run_plural(alive), time);
         run_enter_phase(run, PHASE_KILLING, now_ns, KILLED_MS);
         return true;

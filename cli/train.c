@@ -249,8 +249,11 @@ static int train(struct session *session, struct rf_train_result *result, struct
     if (session->is_start) {
         code = files_open(&session->files, &session->settings, true, err);
         if (code) {
-            rf_comm_abort(session->comm, err->text);
-            rf_comm_end(session->comm);
+            if (session->elastic) {
+                rf_comm_end(session->comm);
+            } else {
+                rf_comm_abort(session->comm, err->text);
+            }
             return code;
         }
     }
