@@ -33,6 +33,7 @@ void run_pipe_read(struct run_pipe *pipe, run_pipe_take_fn *take, void *context)
 
 /* What the launcher knows of the job from its workers' events. */
 struct run_news {
+    bool has_formed;     /* a generation ran */
     bool has_committed;  /* any worker, ever */
     uint64_t step;       /* training steps committed */
     uint64_t generation; /* the newest that was told of, by its rank 0 */

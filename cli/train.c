@@ -19,12 +19,16 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t stop_asked;
+static struct rf_comm *volatile waiting; /* who may have to be told of it */
 
 /* The first signal asks for a stop after the step; a second interrupt or termination acts as it
  * always does. */
 static void on_signal(int number) {
     (void)number;
     stop_asked = 1;
+    if (waiting) {
+        rf_comm_interrupt(waiting);
+    }
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
 }
@@ -347,13 +351,15 @@ int cmd_train(int argc, char **argv) {
         }
         return exit_status(code);
     }
-    signals_catch();
+    options.elastic = true;
     session.elastic = options.min_size > 0;
     session.is_guest = session.elastic && getenv("RINGFOLD_GUEST");
     session.least = options.min_size;
     session.rank = -1;
     session.files.metrics.fd = session.files.log.fd = -1;
     code = rf_comm_create(&options, &session.comm, &err);
+    waiting = session.comm;
+    signals_catch();
     if (code) {
         report_error(&err);
         return err.code == RF_EENDED ? EX_UNAVAILABLE : exit_status(code);
@@ -371,6 +377,7 @@ int cmd_train(int argc, char **argv) {
         }
     }
     files_close(&session.files);
+    waiting = NULL;
     rf_comm_destroy(session.comm);
     return status;
 }

@@ -148,6 +148,7 @@ int main(int argc, char **argv, char **environment) {
     (void)argv;
     rf_options_init(&options);                                       /* a group of one … */
     int code = rf_options_from_environ(&options, environment, &err); /* … unless launched as more */
+    options.elastic = true;                                          /* we know RF_RETRY */
     if (!code) {
         code = rf_comm_create(&options, &comm, &err);
     }

@@ -52,8 +52,10 @@ struct rf_options {
                            */
 
     /* Elastic jobs. */
-    int min_size; /* 0: a fixed group, which the first failure ends. Else the group re-forms after
-                     failures and goes on while at least so many workers are left */
+    bool elastic; /* this program goes on in a group that has changed: it uses rf_ddp and knows
+                     RF_RETRY, or calls rf_comm_reform. Its own to say; false: a fixed group */
+    int min_size; /* 0: a fixed group all the same, which the first failure ends. Else the group
+                     re-forms after failures and goes on while at least so many workers are left */
     int max_size; /* so many workers are taken at most; 0: `size` */
     int id;       /* this worker's name in the job, kept across its restarts; -1: `rank` */
     int restarts; /* how often it was started before: a later start takes the place of an earlier */
@@ -99,6 +101,11 @@ RF_API uint64_t rf_generation(const struct rf_comm *comm);
  * once where nothing has happened. RF_ETOOFEW: below `min_size` for longer than `start_timeout_ms`;
  * RF_EREFUSED, RF_EENDED. rf_ddp does this by itself. */
 RF_API RF_MUST_CHECK int rf_comm_reform(struct rf_comm *comm, struct rf_error *err);
+
+/* Elastic: ends a wait for the group (in rf_comm_reform, or within rf_ddp) that lasts for more than
+ * a second, now or later, with RF_ESTOPPED. A running group is not disturbed. Any thread, and
+ * signal handlers. */
+RF_API void rf_comm_interrupt(struct rf_comm *comm);
 
 /* Elastic: the job is done. Who comes later is told so (RF_EENDED), and waits for nobody. */
 RF_API void rf_comm_end(struct rf_comm *comm);

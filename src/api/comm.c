@@ -12,11 +12,15 @@
 #include "os/store_client.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
+enum { PATIENCE_MS = 1000 };
+
 struct rf_comm {
     struct rf__runner runner; /* first */
+    atomic_bool interrupted;  /* relaxed: a wish, nothing hangs on it */
     struct rf_options options;
     struct rf__poller *poller;
     struct rf__net *net;
@@ -233,10 +237,16 @@ static int runner_reform(struct rf__runner *runner, struct rf__membership *out,
 
     rf__engine_lock(comm->engine);
     rf__group_alive(comm->group, RF__NEVER);
-    (void)rf__engine_drive(comm->engine, is_settled, comm->group,
-                           RF__NEVER); /* the group keeps its own deadlines */
+    while (
+        rf__engine_drive(comm->engine, is_settled, comm->group, rf__now() + PATIENCE_MS * RF__MS) &&
+        !atomic_load_explicit(&comm->interrupted, memory_order_relaxed)) {
+        /* the group keeps its own deadlines */
+    }
     rf__group_alive(comm->group, rf__now());
-    int rc = rf__group_membership(comm->group, out, err ? err : &ignored);
+    int rc = !is_settled(comm->group)
+                 ? rf__fail(err, RF_ESTOPPED, 0, "stopped while worker %d waited for the group",
+                            runner->id)
+                 : rf__group_membership(comm->group, out, err ? err : &ignored);
     if (rc == 0 && comm->net->shared && comm->net->shared->settle) {
         /* memory that a process which was left out could still write to moves away from it */
         rc = comm->net->shared->settle(comm->net, err);
@@ -402,6 +412,10 @@ static int meet(struct rf_comm *comm, struct rf_error *err) {
     return rc;
 }
 
+static bool is_elastic(const struct rf_options *options) {
+    return options->elastic && options->min_size > 0;
+}
+
 int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struct rf_error *err) {
     struct rf_error ignored;
     struct rf_comm *comm = NULL;
@@ -423,7 +437,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .ops = &runner_ops,
         .rank = options->rank,
         .size = options->size,
-        .elastic = options->min_size > 0,
+        .elastic = is_elastic(options),
         .id = options->id < 0 ? options->rank : options->id,
         .max_size = options->max_size ? options->max_size : options->size,
         .min_size = options->min_size,
@@ -446,7 +460,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .clock = &rf__system_clock,
         .net = comm->net,
         .store = comm->store,
-        .min_size = options->min_size,
+        .min_size = comm->runner.elastic ? options->min_size : 0,
         .max_size = comm->runner.max_size,
         .id = comm->runner.id,
         .restarts = options->restarts,
@@ -552,6 +566,10 @@ int rf_comm_reform(struct rf_comm *comm, struct rf_error *err) {
         runner_enter(&comm->runner, 1); /* in a job without rf_ddp there is nothing to compare */
     }
     return runner_reform(&comm->runner, &membership, err);
+}
+
+void rf_comm_interrupt(struct rf_comm *comm) {
+    atomic_store_explicit(&comm->interrupted, true, memory_order_relaxed);
 }
 
 void rf_comm_end(struct rf_comm *comm) {

@@ -222,7 +222,7 @@ int rf__options_check(const struct rf_options *options, struct rf_error *err) {
     if (options->size < 1 || options->size > RF_MAX_RANKS) {
         return rf__fail(err, RF_EINVAL, 0, "size %d is not in 1 … %d", options->size, RF_MAX_RANKS);
     }
-    if (options->min_size) {
+    if (options->elastic && options->min_size) {
         int rc = check_elastic(options, err);
         if (rc) {
             return rc;
@@ -243,7 +243,7 @@ int rf__options_check(const struct rf_options *options, struct rf_error *err) {
         return rf__fail(err, RF_EINVAL, 0,
                         "detection time and start timeout must be at least 10 ms and 1 ms");
     }
-    if (options->size == 1 && !options->min_size) {
+    if (options->size == 1 && !(options->elastic && options->min_size)) {
         return 0;
     }
     if (!options->store[0]) {

@@ -682,6 +682,10 @@ static void consider_joining(struct rf__member *m) {
     bool has_job = m->newest.number && !m->newest.ended;
 
     if (!m->synced) {
+        if (m->now - m->since > m->options.start_timeout_ns) {
+            fail(m, RF_ESTORE, "the store has not answered worker %d within %.1f s", m->options.id,
+                 seconds(m->now - m->since));
+        }
         return;
     }
     m->has_seen_job = m->has_seen_job || has_job;

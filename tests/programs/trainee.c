@@ -187,6 +187,7 @@ int main(int argc, char **argv) {
     int extra = argc > 3 ? atoi(argv[3]) : 0;
     signal(SIGTERM, on_signal);
     rf_options_init(&options);
+    options.elastic = true;
     if (rf_options_from_environ(&options, environ, &err) ||
         rf_comm_create(&options, &t.comm, &err)) {
         return complain("joining", &err);
