@@ -68,9 +68,9 @@ def launcher(folder, n, *words, transport=None, program=WORKER, flags=()):
     return list(map(str, words))
 
 
-def run_workers(folder, n, *words, **more):
+def run_workers(folder, n, *words, deadline_s=DEADLINE_S, **more):
     return subprocess.run(launcher(folder, n, *words, **more), cwd=folder, env=environment(),
-                          timeout=DEADLINE_S, capture_output=True, text=True)
+                          timeout=deadline_s, capture_output=True, text=True)
 
 
 class Server:

@@ -48,7 +48,7 @@ def test_a_message_passes_a_collective_that_waits(tmp_path):
 def test_more_than_two_to_the_31_elements(tmp_path, kind, transport):
     free = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text()).group(1)) << 10
     assert free >= 10 * GIB, f"this test needs 10 GiB of free memory, and there are {free / GIB:.1f} GiB"
-    done_by_all(run_workers(tmp_path, 2, "huge", kind, transport=transport), 2, transport)
+    done_by_all(run_workers(tmp_path, 2, "huge", kind, transport=transport, deadline_s=4 * DEADLINE_S), 2, transport)
 
 
 def test_a_tiny_dev_shm_does_not_matter(tmp_path):
