@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+_Static_assert(RF__STEP_REPORT_BYTES <= sizeof((struct sim_worker *)0)->barrier_own,
+               "a report fits");
+
 static enum sim_plant planted;
 
 void sim_plant_set(enum sim_plant plant) {
@@ -76,15 +79,23 @@ bool __wrap_rf__kv_change(struct rf__kv *kv, uint64_t client, const struct rf__k
     return __real_rf__kv_change(kv, client, &changed, now, result);
 }
 
-void sim_plant_started(struct sim_worker *worker, const struct rf__op_params *params,
-                       const struct rf__op *op) {
+/* The operation runs on when nobody waits for it: so it works on memory that stays. */
+void sim_plant_starts(struct sim_worker *worker, struct rf__op_params *params) {
     bool is_barrier = params->call.coll == RF_COLL_ALL_GATHER &&
                       params->call.count == RF__STEP_REPORT_BYTES && params->call.type == RF_U8;
 
     if (planted == SIM_PLANT_barrier && is_barrier) {
-        worker->barrier = op;
         worker->barrier_reports = params->call.recv;
         memcpy(worker->barrier_own, params->call.send, RF__STEP_REPORT_BYTES);
+        params->call.send = worker->barrier_own;
+        params->call.recv = worker->barrier_scratch;
+    }
+}
+
+void sim_plant_started(struct sim_worker *worker, const struct rf__op_params *params,
+                       const struct rf__op *op) {
+    if (params->call.recv == worker->barrier_scratch) {
+        worker->barrier = op;
     }
 }
 

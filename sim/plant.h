@@ -28,7 +28,9 @@ struct rf__op;
 struct rf__op_params;
 struct sim_worker;
 
-/* What the runner has started; whether the wait for it is skipped, its result being made up. */
+/* What the runner starts, and has started; whether the wait for it is skipped, its result being
+ * made up. */
+void sim_plant_starts(struct sim_worker *worker, struct rf__op_params *params);
 void sim_plant_started(struct sim_worker *worker, const struct rf__op_params *params,
                        const struct rf__op *op);
 bool sim_plant_skips(struct sim_worker *worker, const struct rf__op *op);

@@ -150,7 +150,7 @@ struct sim_worker {
     int blocks; /* of memory, not given back */
     bool flip_is_due;
     const struct rf__op *barrier; /* for a planted bug: the exchange of reports under way */
-    unsigned char *barrier_reports, barrier_own[256];
+    unsigned char *barrier_reports, barrier_own[256], barrier_scratch[256 * SIM_IDS];
 
     /* The program's, looked at by checkers and faults. */
     float param[SIM_TENSORS][64], moment[64];

@@ -94,9 +94,11 @@ static int runner_start(struct rf__runner *runner, const struct rf__op_params *p
         (runner->elastic && rf__group_running(worker->group) != runner->generation)) {
         return RF_EREVOKED;
     }
-    int rc = rf__group_submit(worker->group, params, sim_local(worker), out, &err);
+    struct rf__op_params given = *params;
+    sim_plant_starts(worker, &given);
+    int rc = rf__group_submit(worker->group, &given, sim_local(worker), out, &err);
     if (rc == 0) {
-        sim_plant_started(worker, params, *out);
+        sim_plant_started(worker, &given, *out);
     }
     if (rc == 0 && rf__rng_below(&worker->sim->rng, 2)) {
         (void)rf__group_step(worker->group, sim_local(worker));
