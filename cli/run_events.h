@@ -33,10 +33,9 @@ void run_pipe_read(struct run_pipe *pipe, run_pipe_take_fn *take, void *context)
 
 /* What the launcher knows of the job from its workers' events. */
 struct run_news {
-    bool has_formed;     /* a generation ran */
-    bool has_committed;  /* any worker, ever */
-    uint64_t step;       /* training steps committed */
-    uint64_t generation; /* the newest that was told of, by its rank 0 */
+    bool has_formed, has_committed; /* any worker, ever */
+    uint64_t step;                  /* training steps committed */
+    uint64_t generation;            /* the newest that was told of, by its rank 0 */
     int members[RF_MAX_RANKS], member_count;
 
     /* Why the generation before ended. */

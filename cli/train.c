@@ -121,7 +121,7 @@ static void group_look(struct session *session) {
 }
 
 static void remember(struct session *session, const struct rf_train_step *step) {
-    if (session->newest + 1 != step->step) { /* the first, or after a while outside of the group */
+    if (!session->oldest || session->newest + 1 != step->step) { /* or it was out for a while */
         session->oldest = step->step;
     }
     session->newest = step->step;
