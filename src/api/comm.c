@@ -397,7 +397,9 @@ static int meet(struct rf_comm *comm, struct rf_error *err) {
                            RF__NEVER); /* the group keeps its own deadline */
     enum rf__group_state state = rf__group_state(comm->group);
     rf__engine_unlock(comm->engine);
-    if (!elastic || state == RF__GROUP_FAILED) {
+    if (elastic && state == RF__GROUP_FAILED) {
+        rc = rf__group_membership(comm->group, &membership, err);
+    } else if (!elastic) {
         rf__group_error(comm->group, err);
         rc = err->code;
         comm->runner.generation = rf__group_generation(comm->group);

@@ -65,8 +65,11 @@ static void copy_text(char *out, size_t room, const char *text) {
 static uint64_t submit(struct rf__group *group, struct rf__store_request request) {
     struct rf__store *store = group->options.store;
 
+    /* of a short start, a little less: the store's own report is the better one */
+    int64_t most = (int64_t)group->options.start_timeout_ms / 8 * 7 + 1;
+
     request.id = ++group->elastic.next_id;
-    request.deadline_ms = REQUEST_MS;
+    request.deadline_ms = most < REQUEST_MS ? most : REQUEST_MS;
     if (!request.key) {
         request.key = "";
     }
@@ -193,7 +196,10 @@ static void take_reply(struct rf__group *group, const struct rf__store_event *ev
         e->list = 0;
         if (event->code) {
             e->list_retry_at = group->now + RETRY_MS * RF__MS;
-            if (event->code == RF_EAUTH || event->code == RF_EPROTO) {
+            bool is_late = group->now - e->begun > group->options.start_timeout_ms / 4 * 3 * RF__MS;
+            bool is_final = event->code == RF_EAUTH || event->code == RF_EPROTO ||
+                            (is_late && !rf__member_newest(e->member)->number);
+            if (is_final && event->error) {
                 rf__member_give_up(e->member, event->error);
             }
             return;
@@ -722,6 +728,7 @@ int rf__elastic_start(struct rf__group *group, struct rf_error *err) {
     group->rank = -1;
     group->size = 0;
     group->state = RF__GROUP_FORMING;
+    e->begun = group->now;
     start_list(group);
     return 0;
 }

@@ -1,5 +1,6 @@
 """What a user's mistakes look like on the whole screen: one report, and an exit status that says so."""
 import os
+import re
 import socket
 import subprocess
 
@@ -26,7 +27,7 @@ def one_report(folder, *words, **variables):
 def test_a_report_of_a_worker_is_not_repeated(tmp_path, n, show):
     status, text = one_report(tmp_path, "run", "-n", n, "--show", show, "--", RINGFOLD, "train", "mlp", "--data", "nowhere")
     assert status == 1 and "error[RF0402]" in text and "'nowhere'" in text
-    assert "worker 0, exit status 1" in text and "logs/g1/000.out" in text
+    assert re.search(r"worker (\d), exit status 1", text) and re.search(r"logs/g1/00\d.out", text), text
 
 
 @pytest.mark.parametrize("transport", ("shm", "tcp"))
