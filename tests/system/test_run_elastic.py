@@ -325,6 +325,7 @@ tell('revoke', peer=2, text='worker 2 was lost: \\x1b[31mreset')
 form(2, [0, 1], lost=[2]) if me < 2 else 0
 tell('slow', peer=1, ratio=2.44, text='processor')
 tell('diverged', peer=1, text='state 0x1 against 0x2 of the majority')
+seen('"rank": 0, "size": 4, "generation": 2')
 tell('pause', text='2 workers are fewer than the minimum of 3')
 """))
     assert done.returncode == 0, done.stderr
