@@ -306,7 +306,7 @@ static void adopt(struct rf__member *m) {
 static void back_off(struct rf__member *m) {
     int64_t least = 2 * m->options.detect_ns, most = m->options.cool_down_ns;
 
-    if (m->now - m->came_at > 10 * m->options.detect_ns) {
+    if (m->now - m->came_at > 3 * m->options.detect_ns) {
         m->return_after = 0;
         return;
     }
