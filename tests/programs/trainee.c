@@ -6,7 +6,8 @@
  * The update adds (step + 1) x average to the parameters, which are sums of all step numbers
  * afterwards: exact in float32, so a step that was applied twice or never shows. Every tenth step
  * asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more parameters make a model that is
- * not the others'. One JSON line for each commit on stdout. */
+ * not the others'. SIGUSR1 makes it twelve times slower, and again as it was. One JSON line for
+ * each commit on stdout. */
 #include <ringfold/ringfold.h>
 
 #include <inttypes.h>
@@ -28,11 +29,17 @@ struct trainee {
     float places[SHARDS], bulk[BULK], extra[16], momentum[SHARDS];
 };
 
-static volatile sig_atomic_t stop_asked;
+static volatile sig_atomic_t stop_asked, slowness = 1;
 
 static void on_signal(int number) {
     (void)number;
     stop_asked = 1;
+}
+
+/* Twelve times slower from now on, or as before. */
+static void on_slow(int number) {
+    (void)number;
+    slowness = slowness == 1 ? 12 : 1;
 }
 
 static void nap(int ms) {
@@ -80,7 +87,7 @@ static int work(struct trainee *t, const struct rf_step *step, const struct rf_s
     int pause = t->step_ms * (step->size > 0 ? step->size : 1) / SHARDS;
 
     rf_ddp_shard_samples(t->ddp, SAMPLES);
-    nap(pause);
+    nap(pause * slowness);
     if (step->measure) {
         rf_ddp_tally(t->ddp, shard->index);
         return rf_ddp_shard_done(t->ddp, 0);
@@ -186,6 +193,7 @@ int main(int argc, char **argv) {
     t.step_ms = atoi(argv[2]);
     int extra = argc > 3 ? atoi(argv[3]) : 0;
     signal(SIGTERM, on_signal);
+    signal(SIGUSR1, on_slow);
     rf_options_init(&options);
     options.elastic = true;
     if (rf_options_from_environ(&options, environ, &err) ||

@@ -16,8 +16,8 @@ def server(tmp_path):
         yield started
 
 
-def running(tmp_path, server, size, minimum=1, transport="tcp", **variables):
-    trainees = Trainees(tmp_path, server.uri, size, minimum, RINGFOLD_TRANSPORT=transport, **variables)
+def running(tmp_path, server, size, minimum=1, transport="tcp", step_ms=20, **variables):
+    trainees = Trainees(tmp_path, server.uri, size, minimum, step_ms=step_ms, RINGFOLD_TRANSPORT=transport, **variables)
     workers = [trainees.start(worker) for worker in range(size)]
     trainees.wait_for_steps(workers, size=size)
     return trainees, workers
@@ -93,6 +93,23 @@ def test_a_flipped_bit_without_a_majority_stops_all(tmp_path, server):
             last = trainees.lines(worker, "out")[-1]
             assert worker.returncode == 1 and last["code"] == "RF_EDIVERGED", last
             assert "no majority of the 2 ranks" in last["text"]
+
+
+def test_a_slow_worker_is_named_put_out_and_comes_back(tmp_path, server):
+    trainees, workers = running(tmp_path, server, 4, step_ms=80, RINGFOLD_COOL_DOWN="1s", RINGFOLD_DETECT="3s")
+    with trainees:
+        trainees.wait_for_steps(workers, more=8, size=4)
+        before = trainees.last(workers[3])["step"]
+        workers[3].send_signal(signal.SIGUSR1)
+        wait_for(lambda: trainees.events(workers[3], "out"), "the slow worker is put out")
+        assert trainees.events(workers[3], "out")[0]["text"] == "it was too slow"
+        named = [e for w in workers for e in trainees.events(w, "slow") if e["peer"] == 3]
+        assert named and named[0]["text"] == "processor" and named[0]["ratio"] > 5
+        slow_steps = [c for c in trainees.commits(workers[3]) if c["step"] > before]
+        assert named[0]["step"] <= before + 4 and len(slow_steps) <= 6, (before, named[0], len(slow_steps))
+        trainees.wait_for_steps(workers[:3], size=3)
+        workers[3].send_signal(signal.SIGUSR1)
+        end(trainees, workers)
 
 
 def test_below_the_minimum_the_job_pauses_and_resumes(tmp_path, server):
