@@ -77,8 +77,15 @@ def test_a_worker_that_is_cut_off_comes_back(tmp_path, server):
 def test_a_flipped_bit_is_healed_by_the_majority(tmp_path, server, size):
     trainees, workers = running(tmp_path, server, size, RINGFOLD_FAULTS="1")
     with trainees:
-        order(tmp_path, server, 1, "flip")
-        wait_for(lambda: any(e["peer"] == 1 for w in workers for e in trainees.events(w, "diverged")), "the difference is told")
+        ordered = [0.0]
+
+        def is_told():
+            """On a busy machine the worker may be left out, and its bit put right, before anybody compares: once more then."""
+            if time.monotonic() > ordered[0] + 5:
+                order(tmp_path, server, 1, "flip")
+                ordered[0] = time.monotonic()
+            return any(e["peer"] == 1 for w in workers for e in trainees.events(w, "diverged"))
+        wait_for(is_told, "the difference is told")
         wait_for(lambda: trainees.events(workers[1], "heal"), "the worker copies the majority's state")
         trainees.wait_for_steps(workers, size=size)
         trainees.stop(workers)
