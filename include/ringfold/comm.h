@@ -95,11 +95,11 @@ RF_API int rf_rank(const struct rf_comm *comm);
 RF_API int rf_size(const struct rf_comm *comm);
 RF_API uint64_t rf_generation(const struct rf_comm *comm);
 
-/* Memory from rf_mem_alloc must not be written by other threads meanwhile.
- * Elastic: waits until the group has re-formed with this worker in it, and takes the new generation
+/* Elastic: waits until the group has re-formed with this worker in it, and takes the new generation
  * over: rank and size may be others, and calls work again. Survivors keep their order. Returns at
  * once where nothing has happened. RF_ETOOFEW: below `min_size` for longer than `start_timeout_ms`;
- * RF_EREFUSED, RF_EENDED. rf_ddp does this by itself. */
+ * RF_EREFUSED, RF_EENDED, RF_ESTOPPED. rf_ddp does this by itself. Meanwhile no other thread may
+ * write memory from rf_mem_alloc: it may have to move away from a process that was left out. */
 RF_API RF_MUST_CHECK int rf_comm_reform(struct rf_comm *comm, struct rf_error *err);
 
 /* Elastic: ends a wait for the group (in rf_comm_reform, or within rf_ddp) that lasts for more than

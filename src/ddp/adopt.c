@@ -114,10 +114,14 @@ int rf__ddp_adopt(struct rf_ddp *ddp, bool *committed, struct rf_error *err) {
         rc = rf__fail(&cause, RF_EINTERNAL, 0, "a generation of %d members, but at most %d fit",
                       m.size, ddp->capacity);
     }
+    *committed = rc == 0 && is_committed(ddp, &m);
+    ddp->ended = rc == 0 && m.ended;
+    if (ddp->ended && !*committed) { /* never to train on alone */
+        rc = rf__fail(&cause, RF_EENDED, 0, "the job has ended with unit %" PRIu64, m.units);
+    }
     if (rc) {
         return rf__ddp_break(ddp, &cause, err);
     }
-    *committed = is_committed(ddp, &m);
     if (*committed) { /* what `take` compares with; the caller does the rest */
         struct rf__ddp_attempt prepared = ddp->attempt;
         uint64_t chain = ddp->chain;

@@ -148,6 +148,7 @@ struct rf_ddp {
     int *donor, *joiner;
     int donors, joiners;
     bool first_unit; /* nothing was committed in it yet: shards may be done already */
+    bool ended;      /* the job: nothing is begun any more */
     bool planned;    /* it ends with the unit that was committed */
 
     bool holds; /* this member holds the state after `units` units */

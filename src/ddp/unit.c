@@ -216,7 +216,7 @@ static int begin_elastic(struct rf_ddp *ddp, struct rf_error *err) {
     int rc = 0;
 
     while (rc == 0 && !open) {
-        if (ddp->generation == 0 || ddp->planned || ddp->attempt.failed ||
+        if (ddp->ended || ddp->generation == 0 || ddp->planned || ddp->attempt.failed ||
             ddp->runner->ops->is_over(ddp->runner)) {
             rc = rf__ddp_adopt(ddp, &committed, err);
         }

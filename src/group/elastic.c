@@ -34,8 +34,6 @@ static int64_t lease_ms(const struct rf__group *group) {
     return ttl > 10000 ? ttl : 10000;
 }
 
-static void drain(struct rf__group *group);
-
 /* ---- Telling ---- */
 
 static struct rf_event event_of(const struct rf__group *group, enum rf_event_kind kind) {

@@ -181,7 +181,7 @@ enum {
 struct rf__elastic {
     struct rf__member *member; /* NULL: a fixed group */
     uint64_t next_id, list, watch, lease_request, keepalive, revoke;
-    int64_t begun, list_retry_at;
+    int64_t begun, list_retry_at, tick_at;
     uint64_t lease;
     int64_t lease_renew, lease_retry_at;
     struct rf__wish wishes[RF__WISHES];

@@ -16,7 +16,7 @@
 
 /* How long the report of a member is waited for whose connection ended, in case that it lives; and
  * by how much each later rank holds back, so that usually one proposes. */
-enum { SETTLE_MS = 150, STAGGER_MS = 100 };
+enum { SETTLE_MS = 150, STAGGER_MS = 100, REFUSALS = 16 };
 
 enum {
     DUE_PUBLISH = 1,
@@ -68,8 +68,8 @@ struct rf__member {
 
     uint64_t forget; /* generation whose report is to be deleted */
     int refused_id;
-    uint64_t refused[16]; /* nonces that were told */
-    int refused_count;
+    uint64_t refused[REFUSALS]; /* nonces that were told last */
+    unsigned refused_count;
     char waits_for[RF_ERROR_TEXT_MAX];
     char out_reason[RF__MEMBER_TEXT];
     unsigned char bytes[RF__GENERATION_BYTES];
@@ -783,13 +783,11 @@ static void consider_strangers(struct rf__member *m) {
     }
     for (int i = 0; i < m->candidate_count; i++) {
         const struct rf__candidate *c = m->candidates[i];
-        bool is_told = false;
-        for (int k = 0; k < m->refused_count; k++) {
-            is_told = is_told || m->refused[k] == c->nonce;
+        bool is_stranger = c->wants && c->config && c->config != m->config;
+        for (int k = 0; is_stranger && k < REFUSALS; k++) {
+            is_stranger = m->refused[k] != c->nonce;
         }
-        if (c->wants && c->config && c->config != m->config && !is_told &&
-            rf__generation_find(&m->current, c->id, c->nonce) < 0 &&
-            m->refused_count < (int)(sizeof m->refused / sizeof m->refused[0])) {
+        if (is_stranger && rf__generation_find(&m->current, c->id, c->nonce) < 0) {
             m->refused_id = c->id;
             m->due |= DUE_REFUSE;
             return;
@@ -913,7 +911,7 @@ static bool fill(struct rf__member *m, unsigned bit, struct rf__member_action *o
             m->bytes[k] = (unsigned char)(nonce >> (8 * k));
         }
         memcpy(m->bytes + 8, text, strlen(text));
-        m->refused[m->refused_count++] = nonce;
+        m->refused[m->refused_count++ % REFUSALS] = nonce;
         out->kind = RF__MEMBER_REFUSE;
         out->id = m->refused_id;
         out->length = 8 + strlen(text);

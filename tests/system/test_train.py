@@ -289,11 +289,12 @@ def test_usage(data):
 
 
 @pytest.mark.parametrize("workers", (0, 3))
+@pytest.mark.parametrize("restarts", ("0", "3"))
 @pytest.mark.parametrize("log,reason", (("/dev/full", "No space left on device"),
                                         ("nowhere/log", "No such file or directory")))
-def test_a_log_that_cannot_be_written_ends_all(data, log, reason, workers):
+def test_a_log_that_cannot_be_written_ends_all(data, log, reason, restarts, workers):
     done = train(data, "--steps", 100000, "--log", log, workers=workers, code=74,
-                 env=environment(RINGFOLD_MAX_RESTARTS="0"))
+                 env=environment(RINGFOLD_MAX_RESTARTS=restarts))
     assert f"cannot write '{log}': {reason}" in done.stderr
     assert reports(done.stdout + done.stderr) == 1
 
