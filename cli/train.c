@@ -142,7 +142,7 @@ static void files_keep(struct session *session) {
         }
     } else if (!session->files.is_open &&
                !files_open(&session->files, &session->settings, false, &ignored)) {
-        for (uint64_t step = session->oldest; step && step < session->newest; step++) {
+        for (uint64_t step = session->oldest; step && step <= session->newest; step++) {
             files_step(&session->files, &session->recent[step % RECENT]);
         }
     }
