@@ -93,9 +93,32 @@ struct rf_step_report {
     double tally;          /* sum of what the members told rf_ddp_tally */
     uint64_t skipped;      /* samples that could not be used */
     uint64_t state_digest; /* of parameters and state before this unit, equal on all; 0: not due */
+    bool saved;     /* a checkpoint of the state before this unit is being written */
+    bool save_late; /* one was asked for, and is not begun, as an earlier one is not written yet */
     uint32_t retries;      /* how often this unit was begun again before */
     uint32_t redone;       /* shards that this member computed in place of members that were lost */
 };
+
+/* What became of checkpoints, on the thread of the caller, within rf_ddp_begin and
+ * rf_ddp_finish_checkpoint. */
+enum rf_checkpoint_kind {
+    RF_CHECKPOINT_SAVED,    /* whole and durable; told by one member */
+    RF_CHECKPOINT_FAILED,   /* `text` says why; the one before stays */
+    RF_CHECKPOINT_BAD,      /* one was found, or made, unusable: `text` why */
+    RF_CHECKPOINT_PARTED,   /* another group trains on from the same past: `text` */
+    RF_CHECKPOINT_RETURNED, /* this worker's state is now that of this checkpoint */
+    RF_CHECKPOINT_NONE      /* there was none to start from */
+};
+
+struct rf_checkpoint_news {
+    enum rf_checkpoint_kind kind;
+    uint64_t step, bytes;
+    double seconds;
+    bool rolled_back;  /* RETURNED: the group had trained on, and went back */
+    const char *name;  /* of the checkpoint under its root; borrowed for the call, as `text` is */
+    const char *text;
+};
+typedef void rf_ddp_told_fn(void *context, const struct rf_checkpoint_news *news);
 
 /* Bytes held for one worker. */
 struct rf_ddp_memory {

@@ -209,10 +209,10 @@ static const char *transport_name(const struct rf_comm *comm) {
     return shm && tcp ? "shm+tcp" : shm ? "shm" : tcp ? "tcp" : "self";
 }
 
-static void runner_enter(struct rf__runner *runner, uint64_t config) {
+static void runner_enter(struct rf__runner *runner, uint64_t config, bool may_roll_back) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     rf__engine_lock(comm->engine);
-    rf__group_enter(comm->group, config, rf__now());
+    rf__group_enter(comm->group, config, may_roll_back, rf__now());
     rf__engine_kick(comm->engine);
     rf__engine_unlock(comm->engine);
 }
@@ -321,6 +321,10 @@ static void runner_alive(struct rf__runner *runner) {
     rf__group_alive(((struct rf_comm *)runner)->group, rf__now());
 }
 
+static void runner_rest(struct rf__runner *runner) {
+    rf__group_alive(((struct rf_comm *)runner)->group, RF__NEVER);
+}
+
 /* From within the driver, so with the lock held. */
 static void on_event(void *context, const struct rf_event *event) {
     struct rf_comm *comm = context;
@@ -352,6 +356,7 @@ static const struct rf__runner_ops runner_ops = {
     .flip_is_due = runner_flip_is_due,
     .tell = runner_tell,
     .alive = runner_alive,
+    .rest = runner_rest,
 };
 
 struct rf__runner *rf__comm_runner(struct rf_comm *comm) {
@@ -565,7 +570,7 @@ int rf_comm_reform(struct rf_comm *comm, struct rf_error *err) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "a fixed group does not form again");
     }
     if (!comm->runner.size) {
-        runner_enter(&comm->runner, 1); /* in a job without rf_ddp there is nothing to compare */
+        runner_enter(&comm->runner, 1, false); /* in a job without rf_ddp there is nothing to compare */
     }
     return runner_reform(&comm->runner, &membership, err);
 }

@@ -88,7 +88,8 @@ void rf__group_error(struct rf__group *group, struct rf_error *out);
 
 /* Whether the worker may go on with what it holds: a job runs and it is outside, or it is in. */
 bool rf__group_is_placed(const struct rf__group *group);
-void rf__group_enter(struct rf__group *group, uint64_t config, int64_t now);
+void rf__group_enter(struct rf__group *group, uint64_t config, bool may_roll_back,
+                     int64_t now);
 int rf__group_note(struct rf__group *group, uint64_t generation,
                    const struct rf__progress *progress);
 
