@@ -40,7 +40,7 @@ struct rf__ckpt_histories {
     struct rf__ckpt_relation parted; /* of tip[0] and tip[1], where there are two */
 };
 
-int rf__ckpt_histories(const struct rf__ckpt_manifest *const *manifests, int count,
-                       struct rf__ckpt_histories *out, struct rf_error *err);
+void rf__ckpt_histories(const struct rf__ckpt_manifest *const *manifests, int count,
+                        struct rf__ckpt_histories *out);
 
 #endif

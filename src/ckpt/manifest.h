@@ -15,7 +15,8 @@ enum {
     RF__CKPT_CONFIG_MAX = 1 << 20,    /* bytes of the configuration */
     RF__CKPT_ANCESTORS = 64,
     RF__CKPT_DIGESTS = 10000,
-    RF__CKPT_FOLDER = 48, /* bytes of a folder's name, with its end */
+    RF__CKPT_FOLDER = 48,    /* bytes of a folder's name, with its end */
+    RF__CKPT_PART_NAME = 48, /* of a part's, too */
     RF__CKPT_VERSION = 32
 };
 
@@ -30,6 +31,9 @@ void rf__ckpt_folder(char out[RF__CKPT_FOLDER], const struct rf__ckpt_id *id);
 
 /* The other way round; false where it is no such name. Only the upper half of id->chain is set. */
 bool rf__ckpt_folder_parse(const char *folder, struct rf__ckpt_id *id);
+
+/* "part-0-of-4.safetensors" */
+void rf__ckpt_part_name(char out[RF__CKPT_PART_NAME], int part, int parts);
 
 /* What a part's file must be. */
 struct rf__ckpt_part {
@@ -71,7 +75,7 @@ struct rf__ckpt_manifest {
 int rf__ckpt_manifest_encode(const struct rf__ckpt_manifest *manifest, char **out, size_t *bytes,
                              struct rf_error *err);
 
-/* RF_ECHECKPOINT says what is wrong with it. */
+/* RF_ECHECKPOINT says what is wrong with it; RF_EUNSUPPORTED: it is of a later version. */
 int rf__ckpt_manifest_decode(const void *bytes, size_t length, struct rf__ckpt_manifest *out,
                              struct rf_error *err);
 void rf__ckpt_manifest_free(struct rf__ckpt_manifest *manifest);
