@@ -35,6 +35,7 @@
 #define RINGFOLD_DDP_H
 
 #include <ringfold/comm.h>
+#include <ringfold/event.h>
 #include <stdbool.h>
 
 #ifdef __cplusplus
@@ -101,15 +102,6 @@ struct rf_step_report {
 
 /* What became of checkpoints, on the thread of the caller, within rf_ddp_begin and
  * rf_ddp_finish_checkpoint. */
-enum rf_checkpoint_kind {
-    RF_CHECKPOINT_SAVED,    /* whole and durable; told by one member */
-    RF_CHECKPOINT_FAILED,   /* `text` says why; the one before stays */
-    RF_CHECKPOINT_BAD,      /* one was found, or made, unusable: `text` why */
-    RF_CHECKPOINT_PARTED,   /* another group trains on from the same past: `text` */
-    RF_CHECKPOINT_RETURNED, /* this worker's state is now that of this checkpoint */
-    RF_CHECKPOINT_NONE      /* there was none to start from */
-};
-
 struct rf_checkpoint_news {
     enum rf_checkpoint_kind kind;
     uint64_t step, bytes;

@@ -18,6 +18,7 @@
 #include <string.h>
 
 enum { CARRIED_FIXED = 24, CARRIED_VERSION = 1, CARRIED_MEASURE = 1 };
+enum { MOST_TRIES = 32 };
 enum { BEGIN_PATIENCE_MS = 60000 }; /* of a checkpoint that must be, for the one before it */
 
 /* ---- what a checkpoint holds
@@ -394,7 +395,8 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err) {
     struct rf__ckpt_manifest manifest;
     struct rf__saver_choice choice;
     struct verdict own, worst;
-    int rank = 0, rc = 0;
+    struct rf_error cause;
+    int rank = 0, rc = 0, tries = 0;
 
     while (rc == 0 && rank >= 0) {
         if (ddp->runner->elastic) {
@@ -403,6 +405,12 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err) {
         rc = choose(ddp, &choice, &own, err);
         if (rc == 0 && own.code == RF_ENOTFOUND) {
             return begin_without(ddp, err);
+        }
+        if (rc == 0 && tries++ == MOST_TRIES) {
+            (void)rf__fail(&cause, RF_ECHECKPOINT, 0, "none of the %d newest checkpoints can be used",
+                           MOST_TRIES);
+            cause.rank = -1;
+            rc = rf__ddp_break(ddp, &cause, err);
         }
         if (rc == 0) {
             load(ddp, &choice, &manifest, &own);
