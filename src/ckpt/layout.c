@@ -9,6 +9,7 @@
 #include "base/status.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

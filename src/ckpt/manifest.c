@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <ringfold/version.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

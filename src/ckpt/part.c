@@ -10,6 +10,7 @@
 #include "ckpt/safetensors.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
