@@ -28,6 +28,8 @@ struct rf_comm {
     struct rf__group *group;
     struct rf__engine *engine;
     struct rf__events events;
+    struct rf__saver *saver; /* NULL: none */
+    struct rf__faulty_blobs *storage; /* the saver's, where failures are rehearsed */
     enum rf_algorithm last_algorithm;
     const char *transport;
     int rank, size;        /* as the caller is told */
@@ -337,6 +339,55 @@ static void on_event(void *context, const struct rf_event *event) {
     rf__events_write(&comm->events, event);
 }
 
+/* The same: an order of a rehearsal. */
+static void on_order(void *context, const char *order) {
+    struct rf_comm *comm = context;
+    int ms = 0;
+
+    if (!comm->storage) {
+        return;
+    }
+    if (sscanf(order, "storage down %d", &ms) == 1) {
+        rf__faulty_blobs_down(comm->storage, rf__now() + ms * RF__MS);
+    } else if (sscanf(order, "storage full %d", &ms) == 1) {
+        rf__faulty_blobs_full(comm->storage, rf__now() + ms * RF__MS);
+    } else if (!strcmp(order, "storage kill")) {
+        rf__faulty_blobs_kill(comm->storage);
+    }
+}
+
+int rf__comm_saver(struct rf__runner *runner, const struct rf_checkpoint_options *options,
+                   struct rf__saver **out, struct rf_error *err) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    struct rf__faulty_blobs *storage = NULL;
+    bool has_engine = comm->engine != NULL;
+
+    if (has_engine) {
+        rf__engine_lock(comm->engine);
+    }
+    struct rf__saver *before = comm->saver;
+    comm->saver = NULL;
+    comm->storage = NULL;
+    if (has_engine) {
+        rf__engine_unlock(comm->engine);
+    }
+    rf__saver_destroy(before);
+    int code = rf__checkpoint_saver(options, comm->options.job,
+                                    comm->options.faults ? &storage : NULL, out, err);
+    if (code) {
+        return code;
+    }
+    if (has_engine) {
+        rf__engine_lock(comm->engine);
+    }
+    comm->saver = *out;
+    comm->storage = storage;
+    if (has_engine) {
+        rf__engine_unlock(comm->engine);
+    }
+    return RF_OK;
+}
+
 static const struct rf__runner_ops runner_ops = {
     .start = runner_start,
     .test = runner_test,
@@ -475,6 +526,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .faults = options->faults,
         .tell = on_event,
         .tell_context = comm,
+        .rehearse = on_order,
     };
     rc = rf__host_random(&group.nonce, sizeof group.nonce, err);
     if (rc) {
@@ -519,6 +571,7 @@ void rf_comm_destroy(struct rf_comm *comm) {
         rf__engine_unlock(comm->engine);
         rf__engine_destroy(comm->engine);
     }
+    rf__saver_destroy(comm->saver);
     rf__group_destroy(comm->group);
     if (comm->net) {
         comm->net->ops->destroy(comm->net);

@@ -141,7 +141,7 @@ void rf__ddp_destroy(struct rf_ddp *ddp) {
         (void)rf__ddp_break(ddp, &cause, NULL);
     }
     rf__ddp_drain(ddp);
-    rf__saver_destroy(ddp->saver);
+    rf__ddp_save_settle(ddp, false);
     unseal(ddp);
     for (int i = 0; i < ddp->extras; i++) {
         rf__free(ddp->extra[i].name);
@@ -247,6 +247,18 @@ int rf__ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
     }
     ddp->tensor[index].dims = dims;
     return 0;
+}
+
+int rf__ddp_may_keep(const struct rf_ddp *ddp, struct rf_error *err) {
+    if (ddp->stage != RF__DDP_OPEN || ddp->saver) {
+        return rf__fail(err, RF_EINVAL, 0, "checkpoints are asked for %s",
+                        ddp->saver ? "twice" : "after the seal");
+    }
+    return 0;
+}
+
+struct rf__runner *rf__ddp_runner(const struct rf_ddp *ddp) {
+    return ddp->runner;
 }
 
 void rf__ddp_keep(struct rf_ddp *ddp, struct rf__saver *saver, rf_ddp_told_fn *told,

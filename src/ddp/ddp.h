@@ -27,7 +27,11 @@ int rf__ddp_register_state(struct rf_ddp *ddp, const char *name, void *state, si
 int rf__ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
                   struct rf_error *err);
 
-/* Before the seal: the saver becomes the object's. */
+/* RF_EINVAL after the seal, or where it keeps checkpoints already. */
+int rf__ddp_may_keep(const struct rf_ddp *ddp, struct rf_error *err);
+struct rf__runner *rf__ddp_runner(const struct rf_ddp *ddp);
+
+/* Before the seal. The saver is borrowed until destroy. */
 void rf__ddp_keep(struct rf_ddp *ddp, struct rf__saver *saver, rf_ddp_told_fn *told, void *context);
 int rf__ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 

@@ -7,7 +7,8 @@
  *     rf/JOB/g/G/r/ID     what a member reported when it left generation G
  *     rf/JOB/no/ID        why a worker is not taken in
  *     rf/JOB/rollback     an operator's order to go back to a checkpoint
- *     rf/JOB/fault/ID     an order of a rehearsal: "cut MS" or "flip"
+ *     rf/JOB/fault/ID     an order of a rehearsal: "cut MS", "flip", "storage down MS",
+ *                         "storage full MS" or "storage kill"
  *
  * What is to stand in the store is kept as a wish until the store has answered: a store that is
  * away delays, and changes nothing. */
@@ -102,6 +103,8 @@ static void take_fault(struct rf__group *group, const struct rf__store_event *ev
         if (group->options.store->ops->mute) {
             group->options.store->ops->mute(group->options.store, until);
         }
+    } else if (group->options.rehearse) {
+        group->options.rehearse(group->options.tell_context, text);
     }
 }
 

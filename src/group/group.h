@@ -35,6 +35,7 @@ struct rf__group_options {
     int min_size, max_size, id, restarts, cool_down_ms;
     uint64_t nonce;          /* unlike that of any other start of a worker */
     bool faults;             /* take orders for rehearsed faults from the store */
+    void (*rehearse)(void *context, const char *order); /* those that are not the group's own */
     rf__group_tell_fn *tell; /* NULL: nobody watches. Called within the calls below */
     void *tell_context;
 };

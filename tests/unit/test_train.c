@@ -265,7 +265,7 @@ static void *work(void *context) {
                                                  .stop = on_stop,
                                                  .context = w};
     w->code =
-        rf__train(&w->runner.base, &w->blobs.base, &w->options, &callbacks, &w->result, &w->err);
+        rf__train(&w->runner.base, &w->blobs.base, NULL, &w->options, &callbacks, &w->result, &w->err);
     return NULL;
 }
 

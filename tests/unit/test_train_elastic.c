@@ -88,7 +88,7 @@ static int train_once(struct trainee *t) {
     options.epochs = 2;
     t->floats = 0;
     t->steps_seen = 0;
-    return rf__train(&t->job->world.worker[t->id].base, &blobs.base, &options, &callbacks,
+    return rf__train(&t->job->world.worker[t->id].base, &blobs.base, NULL, &options, &callbacks,
                      &t->result, &t->err);
 }
 
