@@ -2,6 +2,7 @@
 #include "api/checkpoint.h"
 
 #include "base/status.h"
+#include "member/progress.h"
 #include "os/faulty.h"
 #include "os/storage.h"
 

@@ -2,11 +2,13 @@
  * the layers above use. */
 #include "api/comm.h"
 
+#include "api/checkpoint.h"
 #include "api/engine.h"
 #include "api/events.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "os/clock.h"
+#include "os/faulty.h"
 #include "os/host.h"
 #include "os/net.h"
 #include "os/store_client.h"

@@ -769,8 +769,8 @@ static int look_at_histories(struct rf__saver *s, const struct rf__ckpt_list *li
             manifests[count++] = list->entries[i].manifest;
         }
     }
-    rc = rf__ckpt_histories(manifests, count, &histories, err);
-    if (rc || histories.tips < 2) {
+    rf__ckpt_histories(manifests, count, &histories);
+    if (histories.tips < 2) {
         goto out;
     }
     const struct rf__ckpt_relation *how = &histories.parted;
