@@ -6,6 +6,7 @@
 #include <ringfold/ddp.h>
 #include <ringfold/error.h>
 #include <ringfold/event.h>
+#include <ringfold/job.h>
 #include <ringfold/limits.h>
 #include <ringfold/plan.h>
 #include <ringfold/store.h>
