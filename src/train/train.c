@@ -439,7 +439,7 @@ static int units_run(struct trainer *t, struct rf_error *err) {
             return code;
         }
         start_tell(t);
-        if (!step.measure && step.step >= t->steps) {
+        if (step.step > t->steps || (!step.measure && step.step == t->steps)) {
             code = rf__fail(err, RF_EINVAL, 0,
                             "the checkpoint is of step %llu, and the training ends with step %llu",
                             (unsigned long long)step.step, (unsigned long long)t->steps);
