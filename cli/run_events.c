@@ -363,6 +363,7 @@ static void take_checkpoint(struct run *run, struct run_worker *worker, const st
 
     decimal_bytes(bytes, told->bytes);
     if (!strcmp(told->what, "saved")) {
+        news->has_checkpoint = true;
         run_tell(run, '=', "checkpoint %llu, %s in %.1f s, in the background: %s", step, bytes,
                  told->seconds, told->text);
     } else if (!strcmp(told->what, "failed")) {
@@ -372,6 +373,7 @@ static void take_checkpoint(struct run *run, struct run_worker *worker, const st
         run_tell(run, '!', "checkpoint %s", told->text);
     } else if (!strcmp(told->what, "returned") && is_new) {
         news->returned = told->generation;
+        news->has_checkpoint = true;
         news->step = told->checkpoint;
         run_tell(run, told->rolled_back ? '!' : '=', "%s step %llu: %s, %s read in %.1f s",
                  told->rolled_back ? "rolled back to" : "resumed from", step, told->text, bytes,

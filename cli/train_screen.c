@@ -297,7 +297,9 @@ static void next_print(FILE *out, const struct train_settings *settings,
     const struct rf_train_options *o = &settings->train;
 
     if (result->stopped) {
-        fprintf(out, "  next     the same command starts again from the beginning\n");
+        fprintf(out, settings->train.checkpoint.uri
+                         ? "  next     the same command with --resume auto goes on from here\n"
+                         : "  next     the same command starts again from the beginning\n");
     } else if (size == 1) {
         fprintf(out, "  next     ringfold run -n 4 -- ringfold train %s --data %s\n", o->model,
                 o->data);
