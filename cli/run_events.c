@@ -120,10 +120,9 @@ int run_events_remote_members(const struct run *run) {
 
 static bool read_kind(const char *name, enum kind *out) {
     static const char *const names[KINDS] = {
-        [FORM] = "form",   [REVOKE] = "revoke", [PAUSE] = "pause",
-        [OUT] = "out",     [HEAL] = "heal",     [COMMIT] = "commit",
-        [RETRY] = "retry", [SLOW] = "slow",     [DIVERGED] = "diverged",
-        [CHECKPOINT] = "checkpoint"};
+        [FORM] = "form",         [REVOKE] = "revoke",        [PAUSE] = "pause", [OUT] = "out",
+        [HEAL] = "heal",         [COMMIT] = "commit",        [RETRY] = "retry", [SLOW] = "slow",
+        [DIVERGED] = "diverged", [CHECKPOINT] = "checkpoint"};
 
     for (int i = 0; name && i < KINDS; i++) {
         if (!strcmp(name, names[i])) {

@@ -56,8 +56,9 @@ static const struct setting table[TRAIN_SETTINGS] = {
      OWN(save)},
     {"save-gradients", "FILE", "write the first step's averaged gradients, as safetensors", TEXT,
      OWN(save_gradients)},
-    {"checkpoint", "URI", "where checkpoints go: a folder, s3://bucket/prefix or gs://bucket/prefix",
-     TEXT, TRAIN(checkpoint.uri)},
+    {"checkpoint", "URI",
+     "where checkpoints go: a folder, s3://bucket/prefix or gs://bucket/prefix", TEXT,
+     TRAIN(checkpoint.uri)},
     {"every", "N|TIME", "a checkpoint every N steps, or so often (10m)", EVERY,
      TRAIN(checkpoint_steps)},
     {"keep", "K", "keep the newest K checkpoints, 0: all (3)", KEEP, TRAIN(checkpoint.keep)},
@@ -189,8 +190,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         const struct setting *row = &table[key - KEY_BASE];
         if (setting_set(settings, key - KEY_BASE, arg, TRAIN_FLAG)) {
             argp_error(state, "--%s does not take '%s': %s is expected", row->name, arg,
-                       row->kind == REAL   ? "a number, 0 or more,"
-                       : row->kind == EVERY ? "a number of steps such as 500, or a time such as 10m,"
+                       row->kind == REAL ? "a number, 0 or more,"
+                       : row->kind == EVERY
+                           ? "a number of steps such as 500, or a time such as 10m,"
                        : row->kind == SIZE ? "a size such as 4096, 256K or 25M"
                                            : "a whole number, 0 or more,");
             return EINVAL;
@@ -254,7 +256,8 @@ static int divergence_read(struct train_settings *settings, struct rf_error *err
 
     settings->train.checkpoint.rollback_on_divergence = !strcmp(what, "rollback");
     if (strcmp(what, "stop") != 0 && strcmp(what, "rollback") != 0) {
-        return report_fail(err, RF_EUSAGE, 0, "--on-divergence is stop or rollback, not '%s'", what);
+        return report_fail(err, RF_EUSAGE, 0, "--on-divergence is stop or rollback, not '%s'",
+                           what);
     }
     if (!settings->train.checkpoint.uri && settings->train.checkpoint.resume) {
         int code = report_fail(err, RF_EUSAGE, 0, "--resume needs --checkpoint");

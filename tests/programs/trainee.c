@@ -6,10 +6,10 @@
  * The update adds (step + 1) x average to the parameters, which are sums of all step numbers
  * afterwards: exact in float32, so a step that was applied twice or never shows. Every tenth step
  * asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more parameters make a model that is
- * not the others'. TRAINEE_CHECKPOINT, _EVERY, _RESUME and _ROLLBACK are where checkpoints go,
- * after how many steps, what to resume from, and whether histories that parted are left for what
- * they have in common. SIGUSR1 makes it twelve times slower, and again as it was. One JSON line for
- * each commit on stdout. */
+ * not the others'. TRAINEE_CHECKPOINT, _EVERY, _KEEP, _RESUME and _ROLLBACK are where checkpoints
+ * go, after how many steps, how many are kept, what to resume from, and whether histories that
+ * parted are left for what they have in common. SIGUSR1 makes it twelve times slower, and again as
+ * it was. One JSON line for each commit on stdout. */
 #include <ringfold/ringfold.h>
 
 #include <inttypes.h>
@@ -94,6 +94,7 @@ static int keep_checkpoints(struct trainee *t, struct rf_error *err) {
     rf_checkpoint_options_init(&options);
     options.uri = getenv("TRAINEE_CHECKPOINT");
     options.resume = getenv("TRAINEE_RESUME");
+    options.keep = getenv("TRAINEE_KEEP") ? atoi(getenv("TRAINEE_KEEP")) : options.keep;
     options.rollback_on_divergence = getenv("TRAINEE_ROLLBACK") != NULL;
     if (!options.uri) {
         return 0;
