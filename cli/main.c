@@ -24,6 +24,7 @@ static const struct command commands[] = {
     {"bench", cmd_bench, "measure the collectives"},
     {"store", cmd_store, "serve or look into a job's store"},
     {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
+    {"ckpt", cmd_ckpt, "look at checkpoints, verify, copy, export and prune them"},
     {NULL, NULL, NULL},
 };
 
