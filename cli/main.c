@@ -25,6 +25,7 @@ static const struct command commands[] = {
     {"store", cmd_store, "serve or look into a job's store"},
     {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
     {"rollback", cmd_rollback, "send a running job back to a checkpoint"},
+    {"ckpt", cmd_ckpt, "look at checkpoints, verify, copy, export and prune them"},
     {NULL, NULL, NULL},
 };
 

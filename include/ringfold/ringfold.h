@@ -2,6 +2,7 @@
 #ifndef RINGFOLD_RINGFOLD_H
 #define RINGFOLD_RINGFOLD_H
 
+#include <ringfold/ckpt.h>
 #include <ringfold/comm.h>
 #include <ringfold/ddp.h>
 #include <ringfold/error.h>

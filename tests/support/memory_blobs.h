@@ -210,7 +210,7 @@ static int memory_remove(struct rf__blobs *blobs, const char *name, struct rf_er
     bool strikes = memory_strikes(self);
     int i = memory_find(self, name);
 
-    if (strikes && !self->fail_late) {
+    if (strikes && (!self->fail_late || i < 0)) {
         return memory_failed(self, name, err);
     }
     if (i < 0) {
