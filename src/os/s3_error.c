@@ -40,6 +40,18 @@ static bool is(const char *code, const char *a, const char *b) {
     return !strcmp(code, a) || (b && !strcmp(code, b));
 }
 
+static int refusal_code(const struct rf__s3_answer *answer) {
+    const char *fault = answer->fault.code;
+
+    if (answer->status == 412 || is(fault, "ConditionalRequestConflict", "PreconditionFailed")) {
+        return RF_ECONFLICT;
+    }
+    if (answer->status == 404 && !is(fault, "NoSuchBucket", "NoSuchUpload")) {
+        return RF_ENOTFOUND;
+    }
+    return rf__s3_status_retryable(answer->status, fault) ? RF_ETIMEDOUT : RF_EIO;
+}
+
 static void next_for_access(const struct rf__s3 *s3, const struct rf__s3_request *request,
                             const char *fault, struct rf_error *err) {
     const struct rf__s3_config *config = &s3->config;
@@ -87,6 +99,8 @@ static void next_for_refusal(const struct rf__s3 *s3, const struct rf__s3_reques
         }
     } else if (answer->status == 401 || answer->status == 403) {
         next_for_access(s3, request, fault, err);
+    } else if (refusal_code(answer) == RF_ENOTFOUND) {
+        rf__detail(err->next, "check the name: nothing stands under it");
     } else if (is(fault, "EntityTooLarge", NULL)) {
         rf__detail(err->next, "the server's limit for one object is reached: use more workers");
     } else if (is(fault, "InvalidBucketName", NULL)) {
@@ -96,18 +110,6 @@ static void next_for_refusal(const struct rf__s3 *s3, const struct rf__s3_reques
     } else {
         rf__detail(err->next, "look for the request in the server's log");
     }
-}
-
-static int refusal_code(const struct rf__s3_answer *answer) {
-    const char *fault = answer->fault.code;
-
-    if (answer->status == 412 || is(fault, "ConditionalRequestConflict", "PreconditionFailed")) {
-        return RF_ECONFLICT;
-    }
-    if (answer->status == 404 && !is(fault, "NoSuchBucket", "NoSuchUpload")) {
-        return RF_ENOTFOUND;
-    }
-    return rf__s3_status_retryable(answer->status, fault) ? RF_ETIMEDOUT : RF_EIO;
 }
 
 int rf__s3_refused(const struct rf__s3 *s3, const struct rf__s3_request *request,

@@ -353,7 +353,10 @@ static bool set_verb(CURL *curl, struct attempt *attempt) {
         return !curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
     }
     if (!strcmp(request->verb, "PUT") || !strcmp(request->verb, "POST")) {
-        return !curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L) &&
+        /* libcurl asks whether it may send a body; with a small one it does not wait for leave. */
+        long patience_ms = request->body_bytes > SMALL_BODY ? 1000 : 1;
+        return !curl_easy_setopt(curl, CURLOPT_EXPECT_100_TIMEOUT_MS, patience_ms) &&
+               !curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L) &&
                !curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request->verb) &&
                !curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)request->body_bytes) &&
                !curl_easy_setopt(curl, CURLOPT_READFUNCTION, on_read) &&
