@@ -11,6 +11,7 @@
 #include "train.h"
 #include "commands.h"
 #include "report.h"
+#include "train_bad.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ struct session {
     bool is_start; /* this worker was rank 0 when the job began: files are made anew */
     struct train_screen screen;
     struct train_files files;
+    struct train_bad_log bad;
     struct train_history history;
     struct rf_train_step recent[RECENT]; /* the last steps, step s at s % RECENT */
     uint64_t steps;                      /* how many there will be */
@@ -209,6 +211,18 @@ static void on_tensor(void *context, bool gradient, const char *name, const floa
     }
 }
 
+/* The folder is the launcher's or, where there is none, known to rank 0 alone. */
+static void on_bad(void *context, const struct rf_train_bad *bad) {
+    struct session *session = context;
+    const char *folder = session->settings.run_dir;
+
+    if (!folder && session->files.folder[0]) {
+        folder = session->files.folder;
+    }
+    screen_clear(&session->screen);
+    bad_log_take(&session->bad, folder, bad);
+}
+
 /* Of a job that another launcher has started, a worker that is to stop takes only itself away. */
 static bool on_leave(void *context) {
     return stop_asked && ((struct session *)context)->is_guest;
@@ -245,6 +259,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
                                                  .tensor = on_tensor,
                                                  .stop = on_stop,
                                                  .leave = on_leave,
+                                                 .bad = on_bad,
                                                  .context = session};
     int code;
 
@@ -276,7 +291,8 @@ static int train(struct session *session, struct rf_train_result *result, struct
             rf_comm_error(session->comm, err);
         }
     }
-    if ((!code && !result->left) || session->files.err.code) {
+    bool has_bad_data = code == RF_EDATA && session->newest; /* which all have, at the same step */
+    if ((!code && !result->left) || session->files.err.code || has_bad_data) {
         rf_comm_end(session->comm);
     }
     return code;

@@ -3,6 +3,7 @@
 #define RINGFOLD_RINGFOLD_H
 
 #include <ringfold/comm.h>
+#include <ringfold/data.h>
 #include <ringfold/ddp.h>
 #include <ringfold/error.h>
 #include <ringfold/event.h>

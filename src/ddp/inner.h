@@ -83,7 +83,7 @@ struct rf__ddp_attempt {
     uint32_t left;        /* shards that nobody had done at its begin */
     uint32_t next, dealt; /* how many of them were handed out, of how many that are this member's */
     bool in_shard, told;  /* between next_shard and shard_done; the shard's samples are known */
-    uint64_t shard_samples;
+    uint64_t shard_samples, shard_skipped;
     double shard_tally;
     bool late_samples;     /* told after the count had gone out */
     bool counted;          /* the count has gone out */

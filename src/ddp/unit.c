@@ -286,6 +286,7 @@ int rf__ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out) {
     attempt->in_shard = true;
     attempt->told = false;
     attempt->shard_samples = 0;
+    attempt->shard_skipped = 0;
     attempt->shard_tally = 0;
     attempt->next++;
     return 1;
@@ -309,6 +310,13 @@ void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples) {
     }
     attempt->told = true;
     attempt->shard_samples = samples;
+}
+
+void rf__ddp_shard_skipped(struct rf_ddp *ddp, uint64_t samples) {
+    rf__ddp_alive(ddp);
+    if (ddp->attempt.in_shard) {
+        ddp->attempt.shard_skipped += samples;
+    }
 }
 
 void rf__ddp_tally(struct rf_ddp *ddp, double value) {
@@ -445,6 +453,7 @@ int rf__ddp_shard_done(struct rf_ddp *ddp, double loss_sum) {
     ddp->control.done[index / 8] |= (unsigned char)(1u << index % 8);
     attempt->in_shard = false;
     work->samples += attempt->shard_samples;
+    work->skipped += attempt->shard_skipped;
     work->loss_sum += loss_sum;
     work->tally += attempt->shard_tally;
     work->shards++;

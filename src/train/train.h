@@ -4,8 +4,8 @@
 #ifndef RF_TRAIN_TRAIN_H
 #define RF_TRAIN_TRAIN_H
 
+#include "data/index.h"
 #include "group/runner.h"
-#include "io/blob.h"
 
 #include <ringfold/train.h>
 
@@ -19,9 +19,9 @@ void rf__train_options_init(struct rf_train_options *options);
 int rf__train_options_resolve(const struct rf_train_options *options, int size,
                               struct rf_train_options *out, struct rf_error *err);
 
-/* Runner and blobs are borrowed for the call. A member that fails by itself revokes the group, so
+/* Runner and files are borrowed for the call. A member that fails by itself revokes the group, so
  * that nobody waits for it. */
-int rf__train(struct rf__runner *runner, struct rf__blobs *blobs,
+int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
               const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
               struct rf_train_result *result, struct rf_error *err);
 
