@@ -211,16 +211,30 @@ static void on_tensor(void *context, bool gradient, const char *name, const floa
     }
 }
 
-/* The folder is the launcher's or, where there is none, known to rank 0 alone. */
+/* The launcher's or, where there is none, known to rank 0 alone: else NULL. */
+static const char *folder_of(const struct session *session) {
+    const char *given = session->settings.run_dir;
+    return given ? given : session->files.folder[0] ? session->files.folder : NULL;
+}
+
 static void on_bad(void *context, const struct rf_train_bad *bad) {
     struct session *session = context;
-    const char *folder = session->settings.run_dir;
 
-    if (!folder && session->files.folder[0]) {
-        folder = session->files.folder;
-    }
     screen_clear(&session->screen);
-    bad_log_take(&session->bad, folder, bad);
+    bad_log_take(&session->bad, folder_of(session), bad);
+}
+
+/* Too much was skipped. A worker that met no bad block itself learns of the first one from the log,
+ * so that whoever reports can name it. */
+static void bad_block_add(const struct session *session, struct rf_error *err) {
+    char first[RF_ERROR_DETAIL_MAX];
+    size_t length = strlen(err->text);
+
+    if (!session->bad.count && err->rank < 0 && folder_of(session) &&
+        bad_log_first(folder_of(session), first, sizeof first)) {
+        snprintf(err->text + length, sizeof err->text - length, "; first %s", first);
+        snprintf(err->what, sizeof err->what, "%s", first);
+    }
 }
 
 /* Of a job that another launcher has started, a worker that is to stop takes only itself away. */
@@ -292,6 +306,9 @@ static int train(struct session *session, struct rf_train_result *result, struct
         }
     }
     bool has_bad_data = code == RF_EDATA && session->newest; /* which all have, at the same step */
+    if (has_bad_data) {
+        bad_block_add(session, err);
+    }
     if ((!code && !result->left) || session->files.err.code || has_bad_data) {
         rf_comm_end(session->comm);
     }

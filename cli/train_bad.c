@@ -147,3 +147,28 @@ void bad_log_take(struct train_bad_log *log, const char *folder, const struct rf
         block_print(log, bad);
     }
 }
+
+bool bad_log_first(const char *folder, char *out, size_t bytes) {
+    char path[PATH_MAX];
+    const char *file, *cause;
+    json_int_t block, offset;
+    bool found = false;
+
+    int length = snprintf(path, sizeof path, "%s/%s", folder, TRAIN_BAD_FILE);
+    if (length > 0 && length < PATH_MAX) {
+        json_t *line = NULL;
+        FILE *stream = fopen(path, "re");
+        if (stream) {
+            line = json_loadf(stream, JSON_DISABLE_EOF_CHECK, NULL);
+            fclose(stream);
+        }
+        found = line && !json_unpack(line, "{s:s, s:s, s:I, s:I}", "file", &file, "cause", &cause,
+                                     "block", &block, "offset", &offset);
+        if (found) {
+            snprintf(out, bytes, "block %lld of '%.160s' (from byte %lld) is bad: %s",
+                     (long long)block, file, (long long)offset, cause);
+        }
+        json_decref(line);
+    }
+    return found;
+}

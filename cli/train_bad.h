@@ -5,6 +5,7 @@
 
 #include <ringfold/train.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define TRAIN_BAD_FILE "bad_batches.jsonl"
@@ -20,5 +21,9 @@ struct train_bad_log {
 
 /* `folder` NULL: it is not known here, and only stderr is told. */
 void bad_log_take(struct train_bad_log *log, const char *folder, const struct rf_train_bad *bad);
+
+/* The first block that a worker told of in the folder, as text for a report; false where there is
+ * none. */
+bool bad_log_first(const char *folder, char *out, size_t bytes);
 
 #endif

@@ -101,6 +101,24 @@ static int source_open(const struct rf__data_io *io, const char *path, const cha
     return code ? code : rf__source_wrap(path, bytes, count, index, out, err);
 }
 
+/* What there is not: an index, or the file itself. */
+static int no_index(const struct rf__data_io *io, const char *path, struct rf_error *err) {
+    struct rf__blob *blob = NULL;
+    uint64_t bytes;
+
+    int code = io->files->ops->open(io->files, path, &blob, &bytes, err);
+    if (!code) {
+        io->files->ops->close(io->files, blob);
+        code = rf__fail(err, RF_ENOTFOUND, 0, "'%s' has no index to be checked against",
+                        rf__path_tail(path));
+        if (err) {
+            rf__detail(err->next, "where it is known to be whole:  ringfold data index %s",
+                       rf__path_tail(path));
+        }
+    }
+    return code;
+}
+
 int rf__data_check(const struct rf__data_io *io, const char *path, const char *name, int retries,
                    void (*each)(void *context, const struct rf__bad *bad), void *context,
                    struct rf__checked *out, struct rf_error *err) {
@@ -109,9 +127,8 @@ int rf__data_check(const struct rf__data_io *io, const char *path, const char *n
 
     *out = (struct rf__checked){0};
     int code = rf__index_find(io, name, &index, NULL, err);
-    if (code == RF_ENOTFOUND && err) {
-        rf__detail(err->next, "where it is known to be whole:  ringfold data index %s",
-                   rf__path_tail(path));
+    if (code == RF_ENOTFOUND) {
+        code = no_index(io, path, err);
     }
     if (!code) {
         code = source_open(io, path, name, &index, &source, err);

@@ -341,7 +341,7 @@ static void place_tell(const char *folder, const char *name, char where[RF__INDE
 int rf__index_find(const struct rf__data_io *io, const char *name, struct rf__index *out,
                    char where[RF__INDEX_PATH], struct rf_error *err) {
     char kept[RF__INDEX_NAME];
-    int code = rf__fail(err, RF_ENOTFOUND, 0, "'%s' has no index", rf__path_tail(name));
+    int code = RF_ENOTFOUND;
 
     if (io->beside) {
         int failed = beside_name(name, kept, err);
@@ -352,6 +352,9 @@ int rf__index_find(const struct rf__data_io *io, const char *name, struct rf__in
         cache_name(io, name, kept);
         code = load(io->cache, kept, out, err);
         place_tell(io->cache_root, kept, where);
+    }
+    if (code == RF_ENOTFOUND) {
+        code = rf__fail(err, RF_ENOTFOUND, 0, "'%s' has no index", rf__path_tail(name));
     }
     return code;
 }
