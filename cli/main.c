@@ -26,6 +26,7 @@ static const struct command commands[] = {
     {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
     {"rollback", cmd_rollback, "send a running job back to a checkpoint"},
     {"ckpt", cmd_ckpt, "look at checkpoints, verify, copy, export and prune them"},
+    {"data", cmd_data, "index data files, and find what is damaged in them"},
     {NULL, NULL, NULL},
 };
 

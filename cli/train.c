@@ -11,6 +11,7 @@
 #include "train.h"
 #include "commands.h"
 #include "report.h"
+#include "train_bad.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ struct session {
     bool is_start; /* this worker was rank 0 when the job began: files are made anew */
     struct train_screen screen;
     struct train_files files;
+    struct train_bad_log bad;
     struct train_history history;
     struct rf_train_step recent[RECENT]; /* the last steps, step s at s % RECENT */
     uint64_t steps;                      /* how many there will be */
@@ -225,6 +227,32 @@ static void on_tensor(void *context, bool gradient, const char *name, const floa
     }
 }
 
+/* The launcher's or, where there is none, known to rank 0 alone: else NULL. */
+static const char *folder_of(const struct session *session) {
+    const char *given = session->settings.run_dir;
+    return given ? given : session->files.folder[0] ? session->files.folder : NULL;
+}
+
+static void on_bad(void *context, const struct rf_train_bad *bad) {
+    struct session *session = context;
+
+    screen_clear(&session->screen);
+    bad_log_take(&session->bad, folder_of(session), bad);
+}
+
+/* Too much was skipped. A worker that met no bad block itself learns of the first one from the log,
+ * so that whoever reports can name it. */
+static void bad_block_add(const struct session *session, struct rf_error *err) {
+    char first[RF_ERROR_DETAIL_MAX];
+    size_t length = strlen(err->text);
+
+    if (!session->bad.count && err->rank < 0 && folder_of(session) &&
+        bad_log_first(folder_of(session), first, sizeof first)) {
+        snprintf(err->text + length, sizeof err->text - length, "; first %s", first);
+        snprintf(err->what, sizeof err->what, "%s", first);
+    }
+}
+
 /* Of a job that another launcher has started, a worker that is to stop takes only itself away. */
 static bool on_leave(void *context) {
     return stop_asked && ((struct session *)context)->is_guest;
@@ -262,6 +290,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
                                                  .checkpoint = on_checkpoint,
                                                  .stop = on_stop,
                                                  .leave = on_leave,
+                                                 .bad = on_bad,
                                                  .context = session};
     int code;
 
@@ -293,7 +322,11 @@ static int train(struct session *session, struct rf_train_result *result, struct
             rf_comm_error(session->comm, err);
         }
     }
-    if ((!code && !result->left) || session->files.err.code) {
+    bool has_bad_data = code == RF_EDATA && session->newest; /* which all have, at the same step */
+    if (has_bad_data) {
+        bad_block_add(session, err);
+    }
+    if ((!code && !result->left) || session->files.err.code || has_bad_data) {
         rf_comm_end(session->comm);
     }
     return code;

@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 27 };
+enum { TRAIN_SETTINGS = 28 };
 
 struct train_settings {
     struct rf_train_options train;
@@ -20,6 +20,7 @@ struct train_settings {
     const char *log, *save, *save_gradients, *run_dir; /* NULL: not given */
     const char *on_divergence;
     bool quiet;
+    char cache[PATH_MAX]; /* of train.index_cache */
     enum train_source sources[TRAIN_SETTINGS];
 };
 

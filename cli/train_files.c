@@ -7,6 +7,7 @@
  * already is left out. The first failure is kept in files->err; nothing is written after it. */
 #include "report.h"
 #include "train.h"
+#include "train_bad.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -154,6 +155,9 @@ int files_open(struct train_files *files, const struct train_settings *settings,
         if (is_first && path_join(files, page, "SUMMARY.md")) {
             unlink(
                 page); /* of an earlier training: whether it is there tells that this one ended */
+        }
+        if (is_first && path_join(files, page, TRAIN_BAD_FILE)) {
+            unlink(page);
         }
         log_open(files, &files->metrics, files->metrics_path, is_first);
         if (settings->log) {
@@ -435,11 +439,12 @@ static json_t *hex(uint64_t value) {
 
 void files_step(struct train_files *files, const struct rf_train_step *s) {
     json_t *object = json_pack(
-        "{s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:o}", "step",
+        "{s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:o}", "step",
         (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "loss", real(s->loss), "grad_norm",
         real(s->grad_norm), "lr", s->lr, "step_s", s->step_s, "compute_s", s->compute_s, "data_s",
         s->data_s, "comm_s", s->comm_s, "exposed_s", s->exposed_s, "wait_s", s->wait_s, "samples",
-        (json_int_t)s->samples, "samples_per_s", s->samples_per_s, "digest", hex(s->digest));
+        (json_int_t)s->samples, "skipped", (json_int_t)s->skipped, "samples_per_s",
+        s->samples_per_s, "digest", hex(s->digest));
 
     if (!object) {
         fail_memory(files);
@@ -532,15 +537,16 @@ static void summary_log(struct train_files *files, const struct rf_train_result 
         json_array_append_new(digests, hex(r->digests[i]));
     }
     json_t *object = json_pack(
-        "{s:o, s:o, s:o, s:I, s:I, s:f, s:f, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "{s:o, s:o, s:o, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "s:f, "
         "s:b, s:{s:I, s:I, s:I, s:I, s:I}}",
         "accuracy", real(r->accuracy), "loss", real(r->loss), "test_loss", real(r->test_loss),
-        "steps", (json_int_t)r->steps, "samples", (json_int_t)r->samples, "samples_per_s",
-        r->samples_per_s, "seconds", r->seconds, "digest", hex(r->digest), "digests", digests,
-        "workers", (json_int_t)size, "compute_s", r->compute_s, "comm_s", r->comm_s, "exposed_s",
-        r->exposed_s, "wait_s", r->wait_s, "data_s", r->data_s, "eval_s", r->eval_s, "hidden_ratio",
-        r->hidden_ratio, "stopped", (int)r->stopped, "memory", "parameters",
-        (json_int_t)m->parameters, "gradients", (json_int_t)m->gradients, "averaged",
+        "steps", (json_int_t)r->steps, "samples", (json_int_t)r->samples, "skipped",
+        (json_int_t)r->skipped, "samples_per_s", r->samples_per_s, "seconds", r->seconds, "digest",
+        hex(r->digest), "digests", digests, "workers", (json_int_t)size, "compute_s", r->compute_s,
+        "comm_s", r->comm_s, "exposed_s", r->exposed_s, "wait_s", r->wait_s, "data_s", r->data_s,
+        "eval_s", r->eval_s, "hidden_ratio", r->hidden_ratio, "stopped", (int)r->stopped, "memory",
+        "parameters", (json_int_t)m->parameters, "gradients", (json_int_t)m->gradients, "averaged",
         (json_int_t)m->averaged, "optimizer", (json_int_t)m->optimizer, "activations",
         (json_int_t)m->activations);
     if (!object) {
@@ -565,15 +571,16 @@ static void summary_page(struct train_files *files, const struct train_settings 
         "# %s on %d worker%s%s\n\n"
         "| | |\n|---|---|\n"
         "| data | %s |\n| accuracy | %s |\n| loss | %.4f |\n| test loss | %s |\n"
-        "| steps | %llu |\n| samples | %llu |\n| samples/s | %.0f |\n| wall time | %.1f s |\n"
+        "| steps | %llu |\n| samples | %llu |\n| skipped samples | %llu |\n| samples/s | %.0f |\n| "
+        "wall time | %.1f s |\n"
         "| compute | %.1f s |\n| data | %.1f s |\n| communication | %.1f s, %.0f %% hidden |\n"
         "| waiting | %.1f s |\n| evaluation | %.1f s |\n"
         "| memory of a worker | %zu bytes |\n| digest | 0x%016llx |\n| weights | %s |\n\n"
         "Each step is in metrics.jsonl, every setting in train.json.\n",
         settings->train.model, size, size == 1 ? "" : "s", r->stopped ? ", stopped early" : "",
         settings->train.data, accuracy, r->loss, test_loss, (unsigned long long)r->steps,
-        (unsigned long long)r->samples, r->samples_per_s, r->seconds, r->compute_s, r->data_s,
-        r->comm_s, r->hidden_ratio * 100, r->wait_s, r->eval_s,
+        (unsigned long long)r->samples, (unsigned long long)r->skipped, r->samples_per_s,
+        r->seconds, r->compute_s, r->data_s, r->comm_s, r->hidden_ratio * 100, r->wait_s, r->eval_s,
         r->memory.parameters + r->memory.gradients + r->memory.averaged + r->memory.optimizer +
             r->memory.activations,
         (unsigned long long)r->digest, files->weights_path);

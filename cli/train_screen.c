@@ -3,6 +3,7 @@
 #include "format.h"
 #include "report.h"
 #include "train.h"
+#include "train_bad.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -292,6 +293,16 @@ static void history_print(FILE *out, const struct train_history *h) {
     }
 }
 
+static void skipped_print(FILE *out, const struct rf_train_result *result, const char *folder) {
+    char count[FORMAT_MAX];
+
+    if (result->skipped) {
+        fprintf(out, "  skipped  %s samples whose data is damaged, told in\n",
+                format_count(count, result->skipped));
+        fprintf(out, "           %s/%s\n", folder, TRAIN_BAD_FILE);
+    }
+}
+
 static void next_print(FILE *out, const struct train_settings *settings,
                        const struct rf_train_result *result, int size) {
     const struct rf_train_options *o = &settings->train;
@@ -325,6 +336,7 @@ void screen_receipt(struct train_screen *screen, const struct train_settings *se
             rate_text(d, result->samples_per_s));
     times_print(out, result, workers);
     history_print(out, history);
+    skipped_print(out, result, folder);
     if (!isnan(screen->best)) {
         fprintf(out, "  best     accuracy %.2f %% after epoch %llu; last %.2f %%, loss %.4f\n",
                 screen->best * 100, (unsigned long long)screen->best_epoch, result->accuracy * 100,

@@ -1,5 +1,6 @@
 /* The settings of `ringfold train`: one table from which come the flags, the RINGFOLD_* variables,
  * the help text and the record of where each value came from. */
+#include "data_env.h"
 #include "format.h"
 #include "report.h"
 #include "train.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <sysexits.h>
 
-enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SIZE, SWITCH, KEEP, EVERY };
+enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SHARE, SIZE, SWITCH, KEEP, EVERY };
 
 struct setting {
     const char *name, *arg, *help;
@@ -25,8 +26,8 @@ struct setting {
 #define OWN(field)   offsetof(struct train_settings, field)
 
 static const struct setting table[TRAIN_SETTINGS] = {
-    {"data", "DIR", "folder with the four IDX files of MNIST's names, .gz or not", TEXT,
-     TRAIN(data)},
+    {"data", "DIR", "folder with the four IDX files of MNIST's names, .gz or not, or TFRecords",
+     TEXT, TRAIN(data)},
     {"epochs", "N", "times through the training set (3; none where only --steps is given)", COUNT32,
      TRAIN(epochs)},
     {"steps", "N", "stop after N steps", COUNT64, TRAIN(steps)},
@@ -43,6 +44,9 @@ static const struct setting table[TRAIN_SETTINGS] = {
     {"clip", "X", "largest norm of the whole gradient (0: any)", REAL, TRAIN(clip)},
     {"hidden", "N", "width of the mlp's hidden layers (256)", WIDTH, TRAIN(hidden)},
     {"seed", "S", "of initial parameters and order of samples (1)", COUNT64, TRAIN(seed)},
+    {"max-bad", "SHARE",
+     "of an epoch's samples that may be skipped because their data is damaged, as 0.01 or 1% (1%)",
+     SHARE, TRAIN(max_bad)},
     {"no-overlap", NULL,
      "average gradients only after the backward pass, to see what overlap gains", SWITCH,
      TRAIN(ddp.no_overlap)},
@@ -126,6 +130,19 @@ static int parse_every(const char *text, struct rf_train_options *options) {
     return code || ms <= 0 ? RF_EINVAL : RF_OK;
 }
 
+/* A share of a whole: "0.01" or "1%". */
+static int parse_share(const char *text, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+    bool percent = end != text && !strcmp(end, "%");
+
+    if (end == text || (*end && !percent) || !(value >= 0 && value <= (percent ? 100 : 1))) {
+        return RF_EINVAL;
+    }
+    *out = percent ? value / 100 : value;
+    return RF_OK;
+}
+
 static int setting_set(struct train_settings *settings, int index, const char *text,
                        enum train_source source) {
     const struct setting *row = &table[index];
@@ -151,6 +168,9 @@ static int setting_set(struct train_settings *settings, int index, const char *t
         break;
     case REAL:
         code = parse_real(text, (double *)field);
+        break;
+    case SHARE:
+        code = parse_share(text, (double *)field);
         break;
     case SIZE:
         code = parse_bytes(text, &count);
@@ -190,7 +210,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         const struct setting *row = &table[key - KEY_BASE];
         if (setting_set(settings, key - KEY_BASE, arg, TRAIN_FLAG)) {
             argp_error(state, "--%s does not take '%s': %s is expected", row->name, arg,
-                       row->kind == REAL ? "a number, 0 or more,"
+                       row->kind == REAL    ? "a number, 0 or more,"
+                       : row->kind == SHARE ? "a share such as 0.01 or 1%"
                        : row->kind == EVERY
                            ? "a number of steps such as 500, or a time such as 10m,"
                        : row->kind == SIZE ? "a size such as 4096, 256K or 25M"
@@ -302,6 +323,8 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
         report_error(&err);
         return EX_USAGE;
     }
+    settings->train.index_cache = data_cache_folder(settings->cache);
+    settings->train.bad_reads = data_bad_reads();
     if (is_set(settings, "steps") && !is_set(settings, "epochs")) {
         settings->train.epochs = 0;
     }
@@ -337,6 +360,7 @@ static void value_text(const struct train_settings *settings, const struct setti
         snprintf(out, bytes, "%d", *(const int *)field);
         break;
     case REAL:
+    case SHARE:
         snprintf(out, bytes, "%.17g", *(const double *)field);
         break;
     case SIZE:

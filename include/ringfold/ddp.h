@@ -196,6 +196,10 @@ RF_API RF_MUST_CHECK int rf_ddp_ready(struct rf_ddp *ddp, int index);
 /* The samples whose gradients are in the shard, 0 where it was skipped; told once a shard. */
 RF_API void rf_ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
 
+/* Samples of the shard that could not be used and are not among the above: they are counted in the
+ * report, on all members. Between next_shard and shard_done. */
+RF_API void rf_ddp_shard_skipped(struct rf_ddp *ddp, uint64_t samples);
+
 /* The shard is done: the sum of its samples' losses, in the same call for the sake of the report.
  * RF_EINVAL where its samples were not told, or too late. */
 RF_API RF_MUST_CHECK int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum);

@@ -4,6 +4,7 @@
 
 #include <ringfold/ckpt.h>
 #include <ringfold/comm.h>
+#include <ringfold/data.h>
 #include <ringfold/ddp.h>
 #include <ringfold/error.h>
 #include <ringfold/event.h>

@@ -1,6 +1,10 @@
 /* The built-in trainer: models, data, optimizer and loop over rf_ddp. Prints nothing: the caller is
  * told of each step.
  *
+ * Samples whose data is damaged are left out of a step, and the average is over the others. Where
+ * more than `max_bad` of an epoch's samples were left out so far, or of the test samples, all
+ * workers end with RF_EDATA after the same step.
+ *
  * Thread safety: one call at a time for a communicator; callbacks run on the caller's thread. */
 #ifndef RINGFOLD_TRAIN_H
 #define RINGFOLD_TRAIN_H
@@ -14,7 +18,13 @@ extern "C" {
 
 struct rf_train_options {
     const char *model; /* "mlp" or "cnn". Borrowed, like all strings here, until rf_train returns */
-    const char *data;  /* folder with the IDX files of MNIST's names, .gz or not */
+    const char *data;  /* folder with the IDX files of MNIST's names, .gz or not, or TFRecords */
+    const char *index_cache; /* folder for the indices of data whose own folder cannot be written;
+                                NULL: such data is indexed anew in each run */
+    const char *bad_reads;   /* for rehearsals: "NAME:BEGIN-END" of a file that cannot be read; or
+                                NULL */
+    double max_bad;          /* the largest share of an epoch's samples, 0 to 1, that may be skipped
+                                because their data is damaged; 0: none. 0.01 */
     uint64_t seed;
     uint32_t epochs; /* 0: only `steps` counts */
     uint64_t steps;  /* 0: only `epochs` counts */
@@ -54,6 +64,7 @@ struct rf_train_step {
     double grad_norm, lr;
     double step_s, compute_s, data_s, comm_s, exposed_s, wait_s;
     uint64_t samples, digest;
+    uint64_t skipped;     /* besides: samples whose data is damaged, of all workers */
     double samples_per_s; /* of all workers */
     int slowest_rank;
     uint64_t generation;
@@ -64,14 +75,14 @@ struct rf_train_step {
 
 struct rf_train_epoch {
     uint64_t epoch, step;
-    double accuracy, test_loss; /* each test sample counted once, over all workers */
-    uint64_t test_samples;
+    double accuracy, test_loss;          /* each test sample counted once, over all workers */
+    uint64_t test_samples, test_skipped; /* used, and left out because their data is damaged */
     double seconds;
 };
 
 struct rf_train_result {
     uint64_t steps;                   /* committed by the group */
-    uint64_t samples;                 /* this and the times: as far as this worker took part */
+    uint64_t samples, skipped;        /* these and the times: as far as this worker took part */
     double accuracy, loss, test_loss; /* of the last epoch, or measured at the end */
     double seconds, samples_per_s;
     double compute_s, data_s, comm_s, exposed_s, wait_s, eval_s;
@@ -84,6 +95,21 @@ struct rf_train_result {
     bool left;    /* this worker alone, by `leave`; the others go on */
     bool late;    /* the job ended while this worker was out of the group: no result is here */
 };
+
+/* Samples that this worker was to work on, and left out: their bytes are in a block of a file that
+ * is damaged. All is borrowed for the call. */
+struct rf_train_bad {
+    const char *file;
+    uint64_t block, offset; /* the block's number, and where in the file it begins */
+    const char *cause;      /* "mismatch: …", "short: …" or "unreadable: …" */
+    const uint32_t *samples;
+    uint32_t count;       /* of samples, at most RF_TRAIN_BAD_SAMPLES in one call */
+    uint64_t step, epoch; /* from 1; of a measurement, the steps before it */
+    bool measure;         /* samples are of the test data */
+    int id, rank;         /* of this worker */
+};
+
+enum { RF_TRAIN_BAD_SAMPLES = 64 };
 
 struct rf_train_callbacks {
     void (*start)(void *context, const struct rf_train_start *start);
@@ -98,6 +124,7 @@ struct rf_train_callbacks {
         void *context); /* asked once a step; true on any member stops all after the same step */
     bool (*leave)(void *context); /* asked after each step; true: this worker leaves, and an elastic
                                      job goes on without it */
+    void (*bad)(void *context, const struct rf_train_bad *bad);
     void *context;
 };
 

@@ -30,7 +30,7 @@ struct rf_comm {
     struct rf__group *group;
     struct rf__engine *engine;
     struct rf__events events;
-    struct rf__saver *saver; /* NULL: none */
+    struct rf__saver *saver;          /* NULL: none */
     struct rf__faulty_blobs *storage; /* the saver's, where failures are rehearsed */
     enum rf_algorithm last_algorithm;
     const char *transport;
@@ -625,7 +625,8 @@ int rf_comm_reform(struct rf_comm *comm, struct rf_error *err) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "a fixed group does not form again");
     }
     if (!comm->runner.size) {
-        runner_enter(&comm->runner, 1, false); /* in a job without rf_ddp there is nothing to compare */
+        runner_enter(&comm->runner, 1,
+                     false); /* in a job without rf_ddp there is nothing to compare */
     }
     return runner_reform(&comm->runner, &membership, err);
 }

@@ -56,6 +56,10 @@ void rf_ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples) {
     rf__ddp_shard_samples(ddp, samples);
 }
 
+void rf_ddp_shard_skipped(struct rf_ddp *ddp, uint64_t samples) {
+    rf__ddp_shard_skipped(ddp, samples);
+}
+
 int rf_ddp_shard_done(struct rf_ddp *ddp, double loss_sum) {
     return rf__ddp_shard_done(ddp, loss_sum);
 }

@@ -56,8 +56,8 @@ struct rf__saver {
     bool lost; /* members, since the job was begun */
     uint64_t state_digest;
     struct rf__saver_job job;
-    struct past job_past;                     /* as of the job */
-    struct rf__ckpt_tensor *shapes;           /* of the job's state, without its memory */
+    struct past job_past;           /* as of the job */
+    struct rf__ckpt_tensor *shapes; /* of the job's state, without its memory */
     size_t shapes_room;
     struct rf__ckpt_part parts[RF__CKPT_PARTS]; /* what they must be; the leader's */
     unsigned char *staged;
@@ -572,8 +572,8 @@ static int make_room(struct rf__saver *s, const struct rf__saver_job *job, struc
         s->shapes_room = s->shapes ? count : 0;
     }
     if ((bytes && !s->staged) || !s->shapes) {
-        return rf__fail(err, RF_ENOMEM, 0,
-                        "no memory for a copy of %" PRIu64 " bytes of the state", bytes);
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for a copy of %" PRIu64 " bytes of the state",
+                        bytes);
     }
     for (size_t i = 0; i < count; i++) {
         s->shapes[i] = job->state->tensors[i];
@@ -684,8 +684,7 @@ static void mark(struct rf__saver *s, const struct rf__ckpt_id *id, const char *
     tell_of(s, RF__SAVER_MARKED, id, why);
 }
 
-void rf__saver_refuse(struct rf__saver *s, const struct rf__saver_choice *choice,
-                      const char *why) {
+void rf__saver_refuse(struct rf__saver *s, const struct rf__saver_choice *choice, const char *why) {
     if (s->refused_count < REFUSED) {
         s->refused[s->refused_count++] = choice->id;
     }
@@ -781,8 +780,9 @@ static int look_at_histories(struct rf__saver *s, const struct rf__ckpt_list *li
         goto out;
     }
     char why[RF_ERROR_TEXT_MAX];
-    snprintf(why, sizeof why, "two histories parted at step %" PRIu64 ": went back to step %" PRIu64,
-             how->first, how->common.step);
+    snprintf(why, sizeof why,
+             "two histories parted at step %" PRIu64 ": went back to step %" PRIu64, how->first,
+             how->common.step);
     leave_behind(s, list, common, why);
     *chosen = common;
 
@@ -796,9 +796,9 @@ static int none(const struct rf__saver *s, uint64_t target, struct rf_error *err
     if (target == RF__NEWEST_STEP) {
         return rf__fail(err, RF_ENOTFOUND, 0, "there is no whole checkpoint in '%.200s'", s->where);
     }
-    int code = rf__fail(err, RF_ENOTFOUND, 0,
-                        "there is no whole checkpoint of step %" PRIu64 " in '%.200s'", target,
-                        s->where);
+    int code =
+        rf__fail(err, RF_ENOTFOUND, 0,
+                 "there is no whole checkpoint of step %" PRIu64 " in '%.200s'", target, s->where);
     if (err) {
         rf__detail(err->next, "ringfold ckpt list %.200s", s->where);
     }

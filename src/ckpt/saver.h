@@ -66,10 +66,10 @@ void rf__saver_regroup(struct rf__saver *saver);
 int rf__saver_finish(struct rf__saver *saver, int timeout_ms, struct rf_error *err);
 
 enum rf__saver_news_kind {
-    RF__SAVER_SAVED,   /* whole: bytes and seconds of all of it; told by who leads */
-    RF__SAVER_FAILED,  /* `text` why */
-    RF__SAVER_MARKED,  /* found or made bad: `text` why */
-    RF__SAVER_PARTED   /* another group trains on from the same past: `text` */
+    RF__SAVER_SAVED,  /* whole: bytes and seconds of all of it; told by who leads */
+    RF__SAVER_FAILED, /* `text` why */
+    RF__SAVER_MARKED, /* found or made bad: `text` why */
+    RF__SAVER_PARTED  /* another group trains on from the same past: `text` */
 };
 
 struct rf__saver_news {

@@ -10,6 +10,8 @@
 
 #include "io/blob.h"
 
+#include <stddef.h>
+
 enum { RF__IDX_DIMS = 3, RF__IDX_MAX_SIDE = 1 << 24, RF__IDX_MAX_BYTES = 1 << 30 };
 
 struct rf__idx {
@@ -23,5 +25,21 @@ struct rf__idx {
 int rf__idx_read(struct rf__blobs *blobs, const char *path, int dims, struct rf__idx *out,
                  struct rf_error *err);
 void rf__idx_free(struct rf__idx *idx);
+
+/* The parts of it, for who reads a file piece by piece. The header, of which the file has `count`
+ * bytes: sizes and their product, no elements. */
+size_t rf__idx_header_bytes(int dims);
+int rf__idx_header(const unsigned char *bytes, size_t count, const char *path, int dims,
+                   struct rf__idx *out, struct rf_error *err);
+
+/* A plain file of `bytes` bytes must be what its header says, no more and no less. */
+int rf__idx_size_check(const char *path, uint64_t bytes, const struct rf__idx *idx,
+                       struct rf_error *err);
+
+/* Unpacks as much of a gzip file as can be, at most `most` bytes: to its end (`damage` is clear),
+ * or to where it is damaged. How much of that is what it was before the damage, only an index can
+ * tell. *data is given back by rf__free. */
+int rf__idx_unpack(struct rf__blobs *blobs, const char *path, size_t most, unsigned char **data,
+                   size_t *count, struct rf_error *damage, struct rf_error *err);
 
 #endif

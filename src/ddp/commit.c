@@ -54,7 +54,8 @@ static int start_rest(struct rf_ddp *ddp, struct rf_error *err) {
 static bool hash_is_due(const struct rf_ddp *ddp) {
     uint32_t every = ddp->options.hash_every;
 
-    return ddp->measure || ddp->save != RF__SAVE_NOT || ddp->joiners > 0 || (ddp->runner->elastic && ddp->units == 0) ||
+    return ddp->measure || ddp->save != RF__SAVE_NOT || ddp->joiners > 0 ||
+           (ddp->runner->elastic && ddp->units == 0) ||
            (every && ddp->steps && ddp->steps % every == 0);
 }
 
@@ -414,8 +415,8 @@ static void fill_report(const struct rf_ddp *ddp, const struct rf__step_decision
         .skipped = (uint64_t)totals[RF__TOTAL_SKIPPED],
         .state_digest = ddp->attempt.state_digest,
         .saved = ddp->save != RF__SAVE_NOT,
-        .save_late = totals[RF__TOTAL_SAVE] > 0 && totals[RF__TOTAL_BUSY] > 0 &&
-                     totals[RF__TOTAL_MUST] == 0,
+        .save_late =
+            totals[RF__TOTAL_SAVE] > 0 && totals[RF__TOTAL_BUSY] > 0 && totals[RF__TOTAL_MUST] == 0,
         .retries = work->retries,
         .redone = work->redone,
     };

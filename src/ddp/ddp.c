@@ -227,7 +227,8 @@ int rf__ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
     size_t count = 1;
 
     if (ddp->stage != RF__DDP_OPEN || !rf__ddp_in_range(ddp, index)) {
-        return rf__fail(err, RF_EINVAL, 0, "parameter %d is not one that waits for the seal", index);
+        return rf__fail(err, RF_EINVAL, 0, "parameter %d is not one that waits for the seal",
+                        index);
     }
     if (dims < 1 || dims > RF__CKPT_DIMS) {
         return rf__fail(err, RF_EINVAL, 0, "'%s' has %d dimensions, expected 1 to %d",
@@ -465,7 +466,8 @@ static int seal_fixed(struct rf_ddp *ddp, struct rf_error *err) {
     if (ddp->units == 0) {
         ddp->chain = rf__ddp_hash_state(ddp);
     }
-    rc = compare_states(ddp, rf__ddp_hash_state(ddp), "comparing the initial state", "at the start", err);
+    rc = compare_states(ddp, rf__ddp_hash_state(ddp), "comparing the initial state", "at the start",
+                        err);
     if (rc == 0 && ddp->tensors == 0) {
         rc = rf__fail(err, RF_EINVAL, 0, "no parameter is registered");
     }

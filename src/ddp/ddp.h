@@ -40,6 +40,7 @@ int rf__ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out);
 float *rf__ddp_grad(struct rf_ddp *ddp, int index);
 int rf__ddp_ready(struct rf_ddp *ddp, int index);
 void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
+void rf__ddp_shard_skipped(struct rf_ddp *ddp, uint64_t samples);
 int rf__ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 
 /* Besides: where the job has ended meanwhile (RF_EENDED), the report of a member that was prepared

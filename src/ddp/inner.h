@@ -21,9 +21,9 @@ enum {
     RF__DDP_IN_FLIGHT = 256, /* buckets; the rest starts as these complete */
     RF__DDP_DIGESTS = 2,     /* gathered at the seal: what was registered, and its contents */
     RF__DDP_CONTEXT_MAX = 96,
-    RF__DDP_CHOICE_BYTES = 512, /* what to go back to, as the first member found it */
+    RF__DDP_CHOICE_BYTES = 512,  /* what to go back to, as the first member found it */
     RF__DDP_VERDICT_BYTES = 256, /* whether a member could */
-    RF__HEAL_IN_FLIGHT = 64 /* messages of state */
+    RF__HEAL_IN_FLIGHT = 64      /* messages of state */
 };
 
 struct rf__ddp_tensor {
@@ -100,7 +100,7 @@ struct rf__ddp_attempt {
     uint32_t left;        /* shards that nobody had done at its begin */
     uint32_t next, dealt; /* how many of them were handed out, of how many that are this member's */
     bool in_shard, told;  /* between next_shard and shard_done; the shard's samples are known */
-    uint64_t shard_samples;
+    uint64_t shard_samples, shard_skipped;
     double shard_tally;
     bool late_samples;     /* told after the count had gone out */
     bool counted;          /* the count has gone out */

@@ -118,8 +118,8 @@ static void tell(struct rf_ddp *ddp, const struct rf_checkpoint_news *news, cons
     if (ddp->told) {
         ddp->told(ddp->told_context, &told);
     }
-    snprintf(event.text, sizeof event.text, "%s%s%.*s", told.name, *told.name && *told.text ? ": " : "",
-             100, told.text);
+    snprintf(event.text, sizeof event.text, "%s%s%.*s", told.name,
+             *told.name && *told.text ? ": " : "", 100, told.text);
     event.rolled_back = news->rolled_back;
     event.checkpoint_step = news->step;
     rf__ddp_tell(ddp, ddp->units, event);
@@ -182,8 +182,8 @@ void rf__ddp_save_start(struct rf_ddp *ddp) {
     if (ddp->runner->elastic) {
         ddp->runner->ops->rest(ddp->runner);
     }
-    int rc = rf__saver_begin(ddp->saver, &job,
-                             ddp->save == RF__SAVE_MUST ? BEGIN_PATIENCE_MS : 0, &err);
+    int rc =
+        rf__saver_begin(ddp->saver, &job, ddp->save == RF__SAVE_MUST ? BEGIN_PATIENCE_MS : 0, &err);
     rf__ddp_alive(ddp);
     ddp->saving = rc == 0;
     if (rc) {
@@ -241,8 +241,8 @@ static void verdict_decode(const unsigned char *bytes, struct verdict *out) {
 }
 
 /* What the first member found, sent to all. */
-static int share_choice(struct rf_ddp *ddp, struct rf__saver_choice *choice, struct verdict *verdict,
-                        struct rf_error *err) {
+static int share_choice(struct rf_ddp *ddp, struct rf__saver_choice *choice,
+                        struct verdict *verdict, struct rf_error *err) {
     unsigned char *bytes = ddp->control.choice;
     struct rf_call call = {.coll = RF_COLL_BROADCAST,
                            .type = RF_U8,
@@ -276,8 +276,7 @@ static int choose(struct rf_ddp *ddp, struct rf__saver_choice *choice, struct ve
     *choice = (struct rf__saver_choice){.is_other = false};
     *verdict = (struct verdict){.code = 0};
     if (ddp->runner->rank == 0) {
-        verdict->code =
-            rf__saver_choose(ddp->saver, ddp->target, !ddp->rolls_back, choice, &found);
+        verdict->code = rf__saver_choose(ddp->saver, ddp->target, !ddp->rolls_back, choice, &found);
         snprintf(verdict->text, sizeof verdict->text, "%.*s", (int)sizeof verdict->text - 1,
                  found.text);
         rf__ddp_save_tell(ddp);
@@ -369,8 +368,9 @@ static int refuse(struct rf_ddp *ddp, const struct rf__saver_choice *choice, int
         }
         return 0;
     }
-    (void)rf__fail(&cause, verdict->code, 0, "rank %d of %d cannot load the checkpoint of step %"
-                   PRIu64 ": %s", rank, ddp->runner->size, choice->id.step, verdict->text);
+    (void)rf__fail(&cause, verdict->code, 0,
+                   "rank %d of %d cannot load the checkpoint of step %" PRIu64 ": %s", rank,
+                   ddp->runner->size, choice->id.step, verdict->text);
     cause.rank = rank;
     return rf__ddp_break(ddp, &cause, err);
 }
@@ -407,8 +407,8 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err) {
             return begin_without(ddp, err);
         }
         if (rc == 0 && tries++ == MOST_TRIES) {
-            (void)rf__fail(&cause, RF_ECHECKPOINT, 0, "none of the %d newest checkpoints can be used",
-                           MOST_TRIES);
+            (void)rf__fail(&cause, RF_ECHECKPOINT, 0,
+                           "none of the %d newest checkpoints can be used", MOST_TRIES);
             cause.rank = -1;
             rc = rf__ddp_break(ddp, &cause, err);
         }

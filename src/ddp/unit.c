@@ -53,8 +53,8 @@ static bool is_valid(const struct rf_ddp *ddp, int rank, const unsigned char *ma
     for (size_t i = 0; i < bytes; i++) {
         some = some || map[i];
     }
-    return rf__read_u64(&r) == rf__digest(map, bytes + SAVE_BYTES, 0) && !(map[bytes - 1] & beyond) &&
-           (ddp->healed[rank] || !some);
+    return rf__read_u64(&r) == rf__digest(map, bytes + SAVE_BYTES, 0) &&
+           !(map[bytes - 1] & beyond) && (ddp->healed[rank] || !some);
 }
 
 /* Adds all members' maps into the first one's place; each shard is done once at most. */
@@ -305,6 +305,7 @@ int rf__ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out) {
     attempt->in_shard = true;
     attempt->told = false;
     attempt->shard_samples = 0;
+    attempt->shard_skipped = 0;
     attempt->shard_tally = 0;
     attempt->next++;
     return 1;
@@ -328,6 +329,13 @@ void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples) {
     }
     attempt->told = true;
     attempt->shard_samples = samples;
+}
+
+void rf__ddp_shard_skipped(struct rf_ddp *ddp, uint64_t samples) {
+    rf__ddp_alive(ddp);
+    if (ddp->attempt.in_shard) {
+        ddp->attempt.shard_skipped += samples;
+    }
 }
 
 void rf__ddp_tally(struct rf_ddp *ddp, double value) {
@@ -464,6 +472,7 @@ int rf__ddp_shard_done(struct rf_ddp *ddp, double loss_sum) {
     ddp->control.done[index / 8] |= (unsigned char)(1u << index % 8);
     attempt->in_shard = false;
     work->samples += attempt->shard_samples;
+    work->skipped += attempt->shard_skipped;
     work->loss_sum += loss_sum;
     work->tally += attempt->shard_tally;
     work->shards++;

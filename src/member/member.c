@@ -47,7 +47,7 @@ struct rf__member {
     /* The store, as seen. */
     struct rf__generation newest;
     int64_t newest_revision;
-    struct rf__rollback rollback; /* the newest order; nonce 0: none */
+    struct rf__rollback rollback;                   /* the newest order; nonce 0: none */
     struct rf__candidate *candidates[RF_MAX_RANKS]; /* by id, ascending */
     int candidate_count;
 

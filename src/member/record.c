@@ -180,9 +180,8 @@ size_t rf__generation_encode(const struct rf__generation *generation, unsigned c
 
     rf__write_u8(&w, VERSION);
     rf__write_u64(&w, generation->number);
-    rf__write_u8(&w,
-                 (uint8_t)((generation->commit ? COMMIT : 0) | (generation->ended ? ENDED : 0) |
-                           (generation->rolled_back ? ROLLED_BACK : 0)));
+    rf__write_u8(&w, (uint8_t)((generation->commit ? COMMIT : 0) | (generation->ended ? ENDED : 0) |
+                               (generation->rolled_back ? ROLLED_BACK : 0)));
     rf__write_u64(&w, generation->units);
     rf__write_u64(&w, generation->chain);
     rf__write_u64(&w, generation->target);

@@ -13,9 +13,14 @@ static const double SGD_RATE = 0.05;
 static const double ADAMW_RATE = 0.001;
 
 void rf__train_options_init(struct rf_train_options *options) {
-    *options = (struct rf_train_options){
-        .model = "mlp", .seed = 1, .epochs = 3, .optimizer = "adamw", .momentum = 0.9,
-        .checkpoint_s = 600, .checkpoint = {.keep = 3}};
+    *options = (struct rf_train_options){.model = "mlp",
+                                         .max_bad = 0.01,
+                                         .seed = 1,
+                                         .epochs = 3,
+                                         .optimizer = "adamw",
+                                         .momentum = 0.9,
+                                         .checkpoint = {.keep = 3},
+                                         .checkpoint_s = 600};
     rf__ddp_options_init(&options->ddp);
 }
 
@@ -82,6 +87,10 @@ int rf__train_options_resolve(const struct rf_train_options *options, int size,
     }
     if (!code) {
         code = range_check("clip", o.clip, 0, HUGE_VAL, err);
+    }
+    if (!code && !(o.max_bad >= 0 && o.max_bad <= 1)) {
+        code =
+            rf__fail(err, RF_EINVAL, 0, "max bad is %g, expected a share from 0 to 1", o.max_bad);
     }
     if (!code && (o.hidden < 0 || o.hidden > 65536)) {
         code = rf__fail(err, RF_EINVAL, 0, "hidden is %d, expected 0 to 65536", o.hidden);

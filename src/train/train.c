@@ -40,7 +40,11 @@ struct trainer {
     uint32_t micro;
     float *inputs;
     int32_t *labels;
-    uint32_t *indices; /* of test samples */
+
+    /* One shard, and what of it cannot be used. */
+    uint32_t *usable;
+    uint64_t epoch_skipped; /* by all, in the epoch's steps so far: the same on all members */
+    struct rf_error bad;    /* the first bad block that this worker met; code 0: none */
 
     /* The epoch as far as this worker saw it: for its mean loss. */
     double epoch_loss_sum;
@@ -49,10 +53,10 @@ struct trainer {
     double hidden_s; /* of the communication so far, what nobody waited for */
     bool started;    /* the caller has been told of the start */
 
-    struct rf__saver *saver;  /* NULL: no checkpoints */
-    int64_t saved_at;         /* when the last one was begun */
-    bool save_missed;         /* one was due and is not begun yet */
-    struct rf_error parted;   /* another group trains on from the same past */
+    struct rf__saver *saver; /* NULL: no checkpoints */
+    int64_t saved_at;        /* when the last one was begun */
+    bool save_missed;        /* one was due and is not begun yet */
+    struct rf_error parted;  /* another group trains on from the same past */
 
     struct rf_train_result result;
 };
@@ -68,6 +72,54 @@ static int64_t now(const struct trainer *t) {
 
 static double seconds(int64_t ns) {
     return (double)ns * 1e-9;
+}
+
+/* --- damaged data
+ * -------------------------------------------------------------------------------------------------
+ *
+ * How much of an epoch was skipped so far must be the same on all members, also on one that joined
+ * within it: so each shard's tally carries it to everybody, and from one report to the next it is
+ * what the report says. */
+
+/* By all members, in the steps of the epoch that came before `step` (from 0). */
+static uint64_t skipped_before(const struct trainer *t, uint64_t step) {
+    return step % t->steps_per_epoch ? t->epoch_skipped : 0;
+}
+
+/* The unit is committed: what is known of the epoch after it. */
+static void skipped_count(struct trainer *t, const struct rf_step_report *report) {
+    bool is_first = report->step % t->steps_per_epoch == 0;
+    uint64_t before = is_first ? 0 : (uint64_t)(report->tally / t->options.shards);
+    t->epoch_skipped = before + report->skipped;
+}
+
+/* Whether more than the largest share of `all` samples was skipped. Every member decides alike;
+ * which of them speaks, and of which block, is for too_bad. */
+static bool is_too_bad(const struct trainer *t, uint64_t skipped, uint64_t all) {
+    return (double)skipped > t->options.max_bad * (double)all;
+}
+
+static int setup_agree(struct trainer *t, int code, struct rf_error *err);
+
+/* Ends the run on all members: in a fixed group the first that has met a bad block tells of it. */
+static int too_bad(struct trainer *t, const char *what, uint64_t skipped, uint64_t all,
+                   uint64_t step, struct rf_error *err) {
+    int code =
+        rf__fail(err, RF_EDATA, 0,
+                 "after step %llu %llu of %llu %s samples were skipped, and max-bad %g "
+                 "allows for %llu%s%.150s",
+                 (unsigned long long)step, (unsigned long long)skipped, (unsigned long long)all,
+                 what, t->options.max_bad, (unsigned long long)(t->options.max_bad * (double)all),
+                 t->bad.code ? "; first " : "", t->bad.code ? t->bad.text : "");
+
+    rf__detail(err->what, "%s", t->bad.code ? t->bad.text : "the blocks were met by other workers");
+    rf__detail(err->next, "ringfold data check FILE  lists the bad blocks; put a whole copy in the "
+                          "file's place, or allow for more with --max-bad");
+    if (!t->runner->elastic && t->runner->size > 1) {
+        int agreed = setup_agree(t, t->bad.code ? code : RF_OK, err);
+        code = agreed ? agreed : code;
+    }
+    return code;
 }
 
 /* --- one shard: forward and backward, micro-batch by micro-batch
@@ -90,6 +142,82 @@ static int sink_not_ready(void *context, int index) {
     return RF_OK;
 }
 
+/* What could not be used of a shard, in stretches that share a block. */
+struct bad_run {
+    const struct rf_shard *shard;
+    bool measure;
+    struct rf__bad at;
+    uint32_t samples[RF_TRAIN_BAD_SAMPLES], count;
+    uint64_t skipped; /* in the shard so far */
+};
+
+static void bad_tell(struct trainer *t, struct bad_run *run) {
+    uint64_t step = run->shard->step + !run->measure;
+    struct rf_train_bad bad = {.file = run->at.file,
+                               .block = run->at.block,
+                               .offset = run->at.offset,
+                               .cause = run->at.cause,
+                               .samples = run->samples,
+                               .count = run->count,
+                               .step = step,
+                               .epoch = step ? (step - 1) / t->steps_per_epoch + 1 : 1,
+                               .measure = run->measure,
+                               .id = t->runner->elastic ? t->runner->id : t->runner->rank,
+                               .rank = t->runner->rank};
+
+    if (run->count && t->callbacks.bad) {
+        t->callbacks.bad(t->callbacks.context, &bad);
+    }
+    run->count = 0;
+}
+
+/* `sample` cannot be used, and why. */
+static void bad_note(struct trainer *t, struct bad_run *run, uint32_t sample,
+                     const struct rf__bad *bad) {
+    bool same = run->count && run->count < RF_TRAIN_BAD_SAMPLES && run->at.file == bad->file &&
+                run->at.offset == bad->offset;
+
+    if (!same) {
+        bad_tell(t, run);
+        run->at = *bad;
+    }
+    run->samples[run->count++] = sample;
+    run->skipped++;
+    if (!t->bad.code) {
+        (void)rf__fail(&t->bad, RF_EDATA, 0, "block %llu of '%.160s' (from byte %llu) is bad: %s",
+                       (unsigned long long)bad->block, bad->file, (unsigned long long)bad->offset,
+                       bad->cause);
+    }
+}
+
+/* Of the shard's samples those that can be used, into t->usable; ddp is told of both. `samples`
+ * NULL: the numbers from `first` on. */
+static int shard_sift(struct trainer *t, const struct rf__samples *part,
+                      const struct rf_shard *shard, const uint32_t *samples, uint32_t first,
+                      uint32_t *count, struct rf_error *err) {
+    struct bad_run run = {.shard = shard, .measure = part == &t->data.test};
+    uint32_t usable = 0;
+
+    for (uint32_t i = 0; i < *count; i++) {
+        uint32_t sample = samples ? samples[i] : first + i;
+        struct rf__bad bad;
+        int code = rf__dataset_usable(part, sample, &bad, err);
+        if (code < 0) {
+            return code;
+        }
+        if (code) {
+            t->usable[usable++] = sample;
+        } else {
+            bad_note(t, &run, sample, &bad);
+        }
+    }
+    bad_tell(t, &run);
+    *count = usable;
+    rf__ddp_shard_samples(t->ddp, usable);
+    rf__ddp_shard_skipped(t->ddp, run.skipped);
+    return RF_OK;
+}
+
 static int shard_run(struct trainer *t, const struct rf_shard *shard, struct step_times *times,
                      struct rf_error *err) {
     struct rf__model_sink sink = {.grad = sink_grad, .context = t};
@@ -98,16 +226,20 @@ static int shard_run(struct trainer *t, const struct rf_shard *shard, struct ste
 
     int64_t began = now(t);
     uint32_t count = rf__sampler_shard(t->sampler, shard->step, shard->index, &samples);
+    int code = shard_sift(t, &t->data.train, shard, samples, 0, &count, err);
     times->data += now(t) - began;
-    rf__ddp_shard_samples(t->ddp, count);
+    if (code) {
+        return code;
+    }
+    rf__ddp_tally(t->ddp, (double)skipped_before(t, shard->step));
     for (uint32_t first = 0; first < count; first += t->micro) {
         uint32_t n = count - first < t->micro ? count - first : t->micro;
         double loss;
 
         began = now(t);
-        rf__dataset_gather(&t->data, &t->data.train, samples + first, n, t->inputs, t->labels);
+        rf__dataset_gather(&t->data, &t->data.train, t->usable + first, n, t->inputs, t->labels);
         times->data += now(t) - began;
-        int code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, NULL, err);
+        code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, NULL, err);
         if (code) {
             return code;
         }
@@ -124,24 +256,22 @@ static int shard_run(struct trainer *t, const struct rf_shard *shard, struct ste
 /* Part `shard` of V of the test set. Once a stop was asked for, nothing of it is looked at. */
 static int test_shard_run(struct trainer *t, const struct rf_shard *shard, struct rf_error *err) {
     const struct rf__samples *test = &t->data.test;
-    uint32_t first = (uint32_t)((uint64_t)shard->index * test->count / shard->shards);
+    uint32_t begin = (uint32_t)((uint64_t)shard->index * test->count / shard->shards);
     uint32_t end = (uint32_t)(((uint64_t)shard->index + 1) * test->count / shard->shards);
+    uint32_t count = t->result.stopped ? 0 : end - begin;
     double loss_sum = 0;
 
-    if (t->result.stopped) {
-        end = first;
+    int code = shard_sift(t, test, shard, NULL, begin, &count, err);
+    if (code) {
+        return code;
     }
-    rf__ddp_shard_samples(t->ddp, end - first);
-    for (; first < end; first += t->micro) {
-        uint32_t n = end - first < t->micro ? end - first : t->micro;
+    for (uint32_t first = 0; first < count; first += t->micro) {
+        uint32_t n = count - first < t->micro ? count - first : t->micro;
         double loss;
         int correct;
 
-        for (uint32_t i = 0; i < n; i++) {
-            t->indices[i] = first + i;
-        }
-        rf__dataset_gather(&t->data, test, t->indices, n, t->inputs, t->labels);
-        int code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, &correct, err);
+        rf__dataset_gather(&t->data, test, t->usable + first, n, t->inputs, t->labels);
+        code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, &correct, err);
         if (code) {
             return code;
         }
@@ -200,6 +330,7 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
                                  .exposed_s = report->exposed_s,
                                  .wait_s = report->wait_s,
                                  .samples = report->samples,
+                                 .skipped = report->skipped,
                                  .digest = report->digest,
                                  .samples_per_s = all > 0 ? (double)report->samples / all : 0,
                                  .slowest_rank = report->slowest_rank,
@@ -210,6 +341,7 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
 
     sum->steps = step.step;
     sum->samples += step.samples;
+    sum->skipped += step.skipped;
     sum->compute_s += step.compute_s;
     sum->data_s += step.data_s;
     sum->comm_s += step.comm_s;
@@ -251,11 +383,17 @@ static int step_end(struct trainer *t, const struct rf_step_report *report,
         t->epoch_samples = 0;
     }
     double scale = t->options.clip > 0 && norm > t->options.clip ? t->options.clip / norm : 1;
-    rf__optimizer_update(t->optimizer, t->model, average_of, t, rate, scale, number);
+    skipped_count(t, report);
+    if (report->samples) {
+        rf__optimizer_update(t->optimizer, t->model, average_of, t, rate, scale, number);
+    }
     times->update = now(t) - committed;
     times->all = now(t) - began;
     step_tell(t, report, times, norm, rate);
     t->result.stopped = report->stop;
+    if (is_too_bad(t, t->epoch_skipped, t->data.train.count)) {
+        return too_bad(t, "training", t->epoch_skipped, t->data.train.count, number, err);
+    }
     return RF_OK;
 }
 
@@ -281,15 +419,19 @@ static int measurement_end(struct trainer *t, const struct rf_step_report *repor
 
     result->steps = report->step;
     digests_keep(t, report);
-    if (report->samples == 0) { /* of a stop, which this worker may not have seen itself */
+    if (report->samples + report->skipped == 0) { /* of a stop, maybe unseen by this worker */
         result->stopped = true;
         return RF_OK;
     }
-    if (report->samples != t->data.test.count) {
-        return rf__fail(err, RF_EINTERNAL, 0, "%llu test samples were seen, not %u",
-                        (unsigned long long)report->samples, t->data.test.count);
+    if (report->samples + report->skipped != t->data.test.count) {
+        return rf__fail(err, RF_EINTERNAL, 0, "%llu test samples were seen and %llu skipped, of %u",
+                        (unsigned long long)report->samples, (unsigned long long)report->skipped,
+                        t->data.test.count);
     }
-    result->accuracy = report->tally / (double)report->samples;
+    if (is_too_bad(t, report->skipped, t->data.test.count)) {
+        return too_bad(t, "test", report->skipped, t->data.test.count, report->step, err);
+    }
+    result->accuracy = report->samples ? report->tally / (double)report->samples : NAN;
     result->test_loss = report->loss;
     result->eval_s += seconds(at - began);
     struct rf_train_epoch epoch = {.epoch =
@@ -298,6 +440,7 @@ static int measurement_end(struct trainer *t, const struct rf_step_report *repor
                                    .accuracy = result->accuracy,
                                    .test_loss = result->test_loss,
                                    .test_samples = report->samples,
+                                   .test_skipped = report->skipped,
                                    .seconds = seconds(at - t->epoch_began)};
     t->epoch_began = at;
     if (t->callbacks.epoch) {
@@ -499,10 +642,8 @@ static void save_finish(struct trainer *t) {
     int timeout_ms = t->result.stopped ? STOP_PATIENCE_MS : END_PATIENCE_MS;
 
     if (t->saver && rf__ddp_finish_checkpoint(t->ddp, timeout_ms, &err)) {
-        struct rf_checkpoint_news news = {.kind = RF_CHECKPOINT_FAILED,
-                                          .step = t->result.steps,
-                                          .name = "",
-                                          .text = err.text};
+        struct rf_checkpoint_news news = {
+            .kind = RF_CHECKPOINT_FAILED, .step = t->result.steps, .name = "", .text = err.text};
         checkpoint_told(t, &news);
     }
 }
@@ -541,10 +682,10 @@ static int run(struct trainer *t, struct rf_error *err) {
  * -------------------------------------------------------------------------------------------------------
  */
 
-static int data_setup(struct trainer *t, struct rf__blobs *blobs, struct rf_error *err) {
+static int data_setup(struct trainer *t, const struct rf__data_io *io, struct rf_error *err) {
     const struct rf_train_options *o = &t->options;
 
-    int code = rf__dataset_read(blobs, o->data, &t->data, err);
+    int code = rf__dataset_read(io, o->data, &t->data, err);
     if (code) {
         return code;
     }
@@ -562,8 +703,9 @@ static int data_setup(struct trainer *t, struct rf__blobs *blobs, struct rf_erro
     size_t pixels = (size_t)(t->data.height * t->data.width);
     t->inputs = rf__alloc_aligned(t->micro * pixels * sizeof *t->inputs);
     t->labels = rf__alloc(t->micro, sizeof *t->labels);
-    t->indices = rf__alloc(t->micro, sizeof *t->indices);
-    if (!t->inputs || !t->labels || !t->indices) {
+    uint32_t test_shard = t->data.test.count / o->shards + 1; /* the largest */
+    t->usable = rf__alloc(largest > test_shard ? largest : test_shard, sizeof *t->usable);
+    if (!t->inputs || !t->labels || !t->usable) {
         return rf__fail(err, RF_ENOMEM, 0, "no memory for a micro-batch of %u samples", t->micro);
     }
     return RF_OK;
@@ -673,7 +815,7 @@ static void trainer_release(struct trainer *t) {
     rf__dataset_free(&t->data);
     rf__free(t->inputs);
     rf__free(t->labels);
-    rf__free(t->indices);
+    rf__free(t->usable);
 }
 
 /* Makes sure that an error has its report, and that nobody waits for a member that has given up. In
@@ -700,7 +842,7 @@ static int give_up(struct trainer *t, int code, struct rf_error *err) {
     return code;
 }
 
-int rf__train(struct rf__runner *runner, struct rf__blobs *blobs, struct rf__saver *saver,
+int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf__saver *saver,
               const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
               struct rf_train_result *result, struct rf_error *err) {
     struct trainer t = {.runner = runner,
@@ -717,7 +859,7 @@ int rf__train(struct rf__runner *runner, struct rf__blobs *blobs, struct rf__sav
         t.options.ddp.hash_every = RF__TRAIN_HASH_EVERY;
     }
     if (!code) {
-        code = data_setup(&t, blobs, err);
+        code = data_setup(&t, io, err);
     }
     if (!code) {
         code = model_setup(&t, err);

@@ -4,9 +4,9 @@
 #ifndef RF_TRAIN_TRAIN_H
 #define RF_TRAIN_TRAIN_H
 
-#include "group/runner.h"
 #include "ckpt/saver.h"
-#include "io/blob.h"
+#include "data/index.h"
+#include "group/runner.h"
 
 #include <ringfold/train.h>
 
@@ -24,9 +24,9 @@ int rf__train_options_resolve(const struct rf_train_options *options, int size,
 enum { RF__TRAIN_CONFIG = 2048 };
 void rf__train_config(const struct rf_train_options *options, char out[RF__TRAIN_CONFIG]);
 
-/* Runner, blobs and saver (NULL: no checkpoints) are borrowed for the call. A member that fails by itself revokes the group, so
- * that nobody waits for it. */
-int rf__train(struct rf__runner *runner, struct rf__blobs *blobs, struct rf__saver *saver,
+/* Runner, files and saver (NULL: no checkpoints) are borrowed for the call. A member that fails by
+ * itself revokes the group, so that nobody waits for it. */
+int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf__saver *saver,
               const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
               struct rf_train_result *result, struct rf_error *err);
 

@@ -20,7 +20,7 @@ EXAMPLE = str(BUILD / "bin" / "example_least_squares")
 DEADLINE_S = 120
 TRAIN, TEST, SIDE = 230, 53, 28
 STEP_KEYS = {"step", "epoch", "loss", "grad_norm", "lr", "step_s", "compute_s", "data_s", "comm_s", "exposed_s",
-             "wait_s", "samples", "samples_per_s", "digest"}
+             "wait_s", "samples", "skipped", "samples_per_s", "digest"}
 SUMMARY_KEYS = {"accuracy", "loss", "test_loss", "steps", "samples", "samples_per_s", "seconds", "digest", "digests",
                 "workers", "compute_s", "comm_s", "exposed_s", "wait_s", "data_s", "hidden_ratio", "memory"}
 

@@ -282,14 +282,16 @@ static void dataset_write(int classes, uint32_t labels) {
     file_write("t10k-labels-idx1-ubyte.gz", packed, gzip(plain, bytes, packed));
 }
 
+static const struct rf__data_io io = {.files = &rf__file_blobs};
+
 static void dataset_refused(int code, const char *words) {
     struct rf__dataset dataset = {0};
     struct rf_error err = {0};
-    int got = rf__dataset_read(&rf__file_blobs, folder, &dataset, &err);
+    int got = rf__dataset_read(&io, folder, &dataset, &err);
     if (got != code || !strstr(err.text, words)) {
         fail_msg("got %d '%s', expected %d with '%s'", got, err.text, code, words);
     }
-    assert_null(dataset.train.pixels);
+    assert_null(dataset.train.images);
     if (code == RF_ENOTFOUND) {
         assert_non_null(strstr(err.next, "dataset-fashion-mnist"));
     }
@@ -304,25 +306,32 @@ static void datasets_are_read_and_gathered(void **state) {
 
     (void)state;
     dataset_write(10, TRAIN);
-    assert_int_equal(rf__dataset_read(&rf__file_blobs, folder, &dataset, &err), 0);
+    assert_int_equal(rf__dataset_read(&io, folder, &dataset, &err), 0);
     assert_int_equal(dataset.train.count, TRAIN);
     assert_int_equal(dataset.test.count, TEST);
     assert_int_equal(dataset.height, SIDE);
     double sum = 0;
     double squares = 0;
-    for (size_t i = 0; i < TRAIN * SIDE * SIDE; i++) {
-        double x = (double)dataset.value[dataset.train.pixels[i]];
-        sum += x;
-        squares += x * x;
+    for (uint32_t i = 0; i < TRAIN; i++) {
+        int label;
+        struct rf__bad bad;
+        assert_int_equal(rf__dataset_usable(&dataset.train, i, &bad, &err), 1);
+        const unsigned char *image = rf__dataset_image(&dataset.train, i, &label);
+        for (int p = 0; p < SIDE * SIDE; p++) {
+            double x = (double)dataset.value[image[p]];
+            sum += x;
+            squares += x * x;
+        }
     }
     assert_true(fabs(sum / (TRAIN * SIDE * SIDE)) < 1e-5);
     assert_true(fabs(squares / (TRAIN * SIDE * SIDE) - 1) < 1e-5);
     rf__dataset_gather(&dataset, &dataset.train, indices, 3, inputs, labels);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(labels[i], dataset.train.labels[indices[i]]);
+        int label;
+        const unsigned char *image = rf__dataset_image(&dataset.train, indices[i], &label);
+        assert_int_equal(labels[i], label);
         for (int p = 0; p < SIDE * SIDE; p++) {
-            float expected =
-                dataset.value[dataset.train.pixels[indices[i] * SIDE * SIDE + (uint32_t)p]];
+            float expected = dataset.value[image[p]];
             assert_memory_equal(&inputs[i * SIDE * SIDE + p], &expected, sizeof expected);
         }
     }

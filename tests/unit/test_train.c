@@ -264,8 +264,8 @@ static void *work(void *context) {
                                                  .tensor = on_tensor,
                                                  .stop = on_stop,
                                                  .context = w};
-    w->code =
-        rf__train(&w->runner.base, &w->blobs.base, NULL, &w->options, &callbacks, &w->result, &w->err);
+    const struct rf__data_io io = {.files = &w->blobs.base};
+    w->code = rf__train(&w->runner.base, &io, NULL, &w->options, &callbacks, &w->result, &w->err);
     return NULL;
 }
 

@@ -77,6 +77,7 @@ static int train_once(struct trainee *t) {
     const struct rf_train_callbacks callbacks = {
         .step = on_step, .epoch = on_epoch, .tensor = on_tensor, .stop = on_stop, .context = t};
     struct memory_blobs blobs = {{&memory_ops}, false};
+    const struct rf__data_io io = {.files = &blobs.base};
     struct rf_train_options options;
 
     rf__train_options_init(&options);
@@ -88,8 +89,8 @@ static int train_once(struct trainee *t) {
     options.epochs = 2;
     t->floats = 0;
     t->steps_seen = 0;
-    return rf__train(&t->job->world.worker[t->id].base, &blobs.base, NULL, &options, &callbacks,
-                     &t->result, &t->err);
+    return rf__train(&t->job->world.worker[t->id].base, &io, NULL, &options, &callbacks, &t->result,
+                     &t->err);
 }
 
 static void *work(void *context) {
