@@ -41,7 +41,9 @@ static const struct argp_option flags[] = {
     {"start-timeout", KEY_START_TIMEOUT, "TIME", 0, "Wait for the first commit (5m)", 1},
     {NULL, 0, NULL, 0, "Faults:", 2},
     {"faults", KEY_FAULTS, "KINDS", 0,
-     "Any of kill,freeze,slow,cut,join,flip,store,checkpoint,storage (default kill,freeze)", 2},
+     "Any of kill, freeze, slow, cut, join, flip, store, checkpoint, storage, "
+     "separated by commas (default kill,freeze)",
+     2},
     {"mtbf", KEY_MTBF, "TIME", 0, "Mean time between two faults (default 15s)", 2},
     {"minutes", KEY_MINUTES, "M", 0, "Stop after M minutes", 2},
     {"faults-total", KEY_FAULTS_TOTAL, "N", 0, "Stop after N faults", 2},

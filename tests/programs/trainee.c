@@ -30,6 +30,7 @@ struct trainee {
     int step_ms;
     uint64_t every; /* steps from checkpoint to checkpoint; 0: none are kept */
     bool save_missed, parted;
+    bool is_guest, has_left; /* of a job of another launcher: told to stop, it leaves alone */
     float places[SHARDS], bulk[BULK], extra[16], momentum[SHARDS];
 };
 
@@ -186,8 +187,8 @@ static int train(struct trainee *t, struct rf_error *err) {
         if (rc == 0 && step.step % 10 == 9 && !step.measure) {
             rf_ddp_request_measure(t->ddp);
         }
-        bool is_last = stop_asked || t->parted || step.step + 1 == t->steps;
-        if (rc == 0 && (stop_asked || t->parted)) {
+        bool is_last = (stop_asked && !t->is_guest) || t->parted || step.step + 1 == t->steps;
+        if (rc == 0 && ((stop_asked && !t->is_guest) || t->parted)) {
             rf_ddp_request_stop(t->ddp);
         }
         if (rc == 0 && t->every && !step.measure &&
@@ -218,7 +219,9 @@ static int train(struct trainee *t, struct rf_error *err) {
         t->save_missed = report.save_late;
         done = report.measure ? step.step : step.step + 1;
         over = over || report.stop || done >= t->steps;
-        stopped = over && (!t->every || report.measure); /* the last checkpoint needs one more */
+        t->has_left = stop_asked && t->is_guest;
+        stopped = t->has_left ||
+                  (over && (!t->every || report.measure)); /* the last checkpoint needs one more */
     }
     if (t->every && rf_ddp_finish_checkpoint(t->ddp, 10000, err)) {
         return complain("the last checkpoint", err);
@@ -241,6 +244,7 @@ int main(int argc, char **argv) {
     }
     t.steps = strtoull(argv[1], NULL, 10);
     t.step_ms = atoi(argv[2]);
+    t.is_guest = getenv("RINGFOLD_GUEST") != NULL;
     int extra = argc > 3 ? atoi(argv[3]) : 0;
     signal(SIGTERM, on_signal);
     signal(SIGUSR1, on_slow);
@@ -252,7 +256,7 @@ int main(int argc, char **argv) {
     }
     int status =
         set_up(&t, extra < 16 ? extra : 16, &err) ? complain("setting up", &err) : train(&t, &err);
-    if (status == 0) {
+    if (status == 0 && !t.has_left) {
         rf_comm_end(t.comm);
     }
     rf_ddp_destroy(t.ddp);
