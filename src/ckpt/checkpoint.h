@@ -92,7 +92,7 @@ int rf__ckpt_verify(struct rf__blobs *blobs, const struct rf__ckpt_manifest *man
 /* Looking after them. */
 
 /* Writes bad.json: it is not used for a restart any more. An earlier mark stays as it is. `by` says
- * who found it. */
+ * who found it. Both are cut to RF__CKPT_REASON bytes. */
 int rf__ckpt_mark_bad(struct rf__blobs *blobs, const char *folder, const char *reason,
                       const char *by, int64_t time_s, struct rf_error *err);
 

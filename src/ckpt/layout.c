@@ -88,6 +88,26 @@ void rf__ckpt_stage(const struct rf__ckpt_state *state, int part, int parts, voi
     }
 }
 
+static bool is_control(char c) {
+    return (c >= 0 && c < ' ') || c == 127;
+}
+
+static bool is_utf8(const char *text, size_t length) {
+    json_t *value = json_stringn(text, length); /* NULL where it is not */
+    json_decref(value);
+    return value != NULL;
+}
+
+void rf__ckpt_printable(char *text) {
+    bool utf8 = is_utf8(text, strlen(text));
+
+    for (; *text; text++) {
+        if (is_control(*text) || (!utf8 && (unsigned char)*text > 127)) {
+            *text = '?';
+        }
+    }
+}
+
 /* A name that JSON can hold and that a piece's "NAME@OFFSET" cannot be mistaken for. */
 static bool is_name(const char *name) {
     size_t length = name ? strnlen(name, RF__CKPT_NAME) : 0;
@@ -95,24 +115,24 @@ static bool is_name(const char *name) {
         return false;
     }
     for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)name[i];
-        if (c < ' ' || c == 127 || c == '@') {
+        if (is_control(name[i]) || name[i] == '@') {
             return false;
         }
     }
-    json_t *text = json_stringn(name, length); /* NULL where it is not UTF-8 */
-    bool utf8 = text != NULL;
-    json_decref(text);
-    return utf8;
+    return is_utf8(name, length);
 }
 
 static int check_tensor(const struct rf__ckpt_tensor *tensor, int index, struct rf_error *err) {
     if (!is_name(tensor->name)) {
-        return rf__fail(
-            err, RF_EINVAL, 0,
-            "the name of tensor %d cannot stand in a checkpoint: '%.100s' (1 to %d bytes "
-            "of UTF-8 without '@' and control characters)",
-            index, tensor->name ? tensor->name : "", RF__CKPT_NAME - 1);
+        int code =
+            rf__fail(err, RF_EINVAL, 0,
+                     "the name of tensor %d cannot stand in a checkpoint: '%.100s' (1 to %d bytes "
+                     "of UTF-8 without '@' and control characters)",
+                     index, tensor->name ? tensor->name : "", RF__CKPT_NAME - 1);
+        if (err) {
+            rf__ckpt_printable(err->text);
+        }
+        return code;
     }
     if (tensor->type != RF_F32 && tensor->type != RF_U8) {
         return rf__fail(err, RF_EINVAL, 0, "tensor '%.100s' is of type %s; there are f32 and u8",

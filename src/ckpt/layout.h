@@ -69,6 +69,10 @@ bool rf__ckpt_next_piece(struct rf__ckpt_pieces *pieces, struct rf__ckpt_piece *
 /* Copies a part's pieces from the state's memory, one after the other, into `buffer`. */
 void rf__ckpt_stage(const struct rf__ckpt_state *state, int part, int parts, void *buffer);
 
+/* What was read may be quoted in an error or on a screen: control characters become '?', and where
+ * it is not UTF-8 (any more, as it was cut) so do all bytes beyond ASCII. */
+void rf__ckpt_printable(char *text);
+
 /* RF_ECHECKPOINT, naming the first tensor that differs in name, type, shape or kind; `theirs` is
  * the checkpoint's. */
 int rf__ckpt_state_compare(const struct rf__ckpt_state *theirs, const struct rf__ckpt_state *ours,

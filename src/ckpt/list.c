@@ -129,6 +129,7 @@ static int add_blob(void *context, const struct rf__blob_entry *blob) {
 static void call_bad(struct rf__ckpt_entry *entry, const char *reason) {
     entry->condition = RF__CKPT_BAD;
     snprintf(entry->reason, sizeof entry->reason, "%.*s", RF__CKPT_REASON - 1, reason);
+    rf__ckpt_printable(entry->reason);
 }
 
 /* The first part that is missing or has another size than the manifest says. */

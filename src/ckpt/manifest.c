@@ -86,7 +86,15 @@ void rf__ckpt_part_name(char out[RF__CKPT_PART_NAME], int part, int parts) {
 
 /* ---- rules for both ways ---- */
 
-/* What is wrong with the numbers, or NULL. */
+static bool is_printable(const char *text, size_t room) {
+    char copy[RF_MAX_JOB_NAME];
+
+    snprintf(copy, sizeof copy, "%.*s", (int)(room - 1), text);
+    rf__ckpt_printable(copy);
+    return !strncmp(copy, text, room);
+}
+
+/* What is wrong with the numbers and texts, or NULL. */
 static const char *contradiction(const struct rf__ckpt_manifest *m) {
     const uint64_t numbers[] = {m->id.step, m->units, m->generation, m->samples, m->skipped};
 
@@ -94,6 +102,9 @@ static const char *contradiction(const struct rf__ckpt_manifest *m) {
         if (numbers[i] > INT64_MAX) {
             return "a number does not fit 63 bits";
         }
+    }
+    if (!is_printable(m->job, sizeof m->job) || !is_printable(m->version, sizeof m->version)) {
+        return "a name is not UTF-8 without control characters";
     }
     if (m->time_s < 0) {
         return "its time is before 1970";
@@ -248,10 +259,8 @@ int rf__ckpt_manifest_encode(const struct rf__ckpt_manifest *manifest, char **ou
     root = manifest_json(manifest, config);
     text = root ? json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     if (!text) {
-        code = rf__fail(err, RF_EINVAL, 0,
-                        "the manifest of job '%.64s' cannot be written as JSON: its name is not "
-                        "UTF-8, or there is no memory",
-                        manifest->job);
+        code = rf__fail(err, RF_ENOMEM, 0, "no memory for the manifest of step %llu",
+                        (unsigned long long)manifest->id.step);
         goto out;
     }
     code = sign(text, out, bytes, err);
@@ -556,6 +565,9 @@ int rf__ckpt_manifest_decode(const void *bytes, size_t length, struct rf__ckpt_m
     *out = m;
     owned = NULL;
 out:
+    if (code && err) {
+        rf__ckpt_printable(err->text);
+    }
     owned_free(owned);
     return code;
 }

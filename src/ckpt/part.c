@@ -351,6 +351,9 @@ int rf__ckpt_read_part(struct rf__blobs *blobs, const struct rf__ckpt_manifest *
 out:
     if (code) {
         (void)rf__wrap(err, code, "'%.100s': ", path);
+        if (err) {
+            rf__ckpt_printable(err->text); /* it may quote the file */
+        }
         if (err && code == RF_ECHECKPOINT && !err->next[0]) {
             rf__detail(err->next, "an older checkpoint: ringfold ckpt list shows them");
         }

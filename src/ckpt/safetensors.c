@@ -264,6 +264,9 @@ int rf__safetensors_parse(const void *header, size_t length, uint64_t data_bytes
     s.entries = NULL;
     root = NULL;
 out:
+    if (code && err) {
+        rf__ckpt_printable(err->text);
+    }
     rf__free(s.entries);
     json_decref(root);
     return code;

@@ -7,6 +7,7 @@
 #include "ckpt/safetensors.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -205,18 +206,22 @@ out:
 
 int rf__ckpt_mark_bad(struct rf__blobs *blobs, const char *folder, const char *reason,
                       const char *by, int64_t time_s, struct rf_error *err) {
-    char path[RF__CKPT_PATH];
+    char path[RF__CKPT_PATH], why[RF__CKPT_REASON], who[RF__CKPT_REASON];
     struct rf__ckpt_id id;
     int code = RF_OK;
 
+    snprintf(why, sizeof why, "%s", reason);
+    snprintf(who, sizeof who, "%s", by);
+    rf__ckpt_printable(why);
+    rf__ckpt_printable(who);
     if (!rf__ckpt_folder_parse(folder, &id)) {
         return rf__fail(err, RF_EINVAL, 0, "'%.100s' is not the name of a checkpoint", folder);
     }
     json_t *root =
-        json_pack("{s:s, s:I, s:s}", "reason", reason, "time", (json_int_t)time_s, "by", by);
+        json_pack("{s:s, s:I, s:s}", "reason", why, "time", (json_int_t)time_s, "by", who);
     char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
-    if (!text || strlen(text) > RF__CKPT_MARK_MAX) {
-        code = rf__fail(err, RF_EINVAL, 0, "the reason is not UTF-8, or too long");
+    if (!text) {
+        code = rf__fail(err, RF_ENOMEM, 0, "no memory for a mark");
         goto out;
     }
     rf__ckpt_path(path, folder, RF__CKPT_MARK_NAME);

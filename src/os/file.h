@@ -19,7 +19,9 @@
  *  - What a killed writer leaves: files that begin with ".rf-tmp-" (host, process and a counter
  *    follow), and folders that are empty. `list` does not tell them, `collect` removes them when
  *    they are old enough and no living process of this host made them. For other hosts' leftovers
- *    there is only the age, which is that of the last write: give it an hour and more.
+ *    there is only the age, which is that of the last write: give it an hour and more. As the name
+ *    does not tell what was to be written, `collect` looks into every folder in which names of its
+ *    prefix stand or would stand, the root for one.
  *  - Symbolic links below the root are not followed by `list` and `collect`, nor told. `finish`
  *    replaces one, `remove` removes it, `open` reads through it.
  *  - `remove` is durable when it returns; folders that it leaves empty go too, but not the root.

@@ -57,8 +57,9 @@ struct rf__file_sys {
     int (*current_folder)(struct rf__file_sys *sys, char *out, size_t room);
     int64_t (*wall_s)(struct rf__file_sys *sys); /* seconds since 1970 */
     void (*self)(struct rf__file_sys *sys, struct rf__file_maker *out);
-    bool (*lives)(struct rf__file_sys *sys, const struct rf__file_maker *maker); /* in doubt: true;
-                                                         only asked of makers of this host */
+
+    /* Asked of makers of this host only; true where that cannot be told. */
+    bool (*lives)(struct rf__file_sys *sys, const struct rf__file_maker *maker);
 };
 
 extern struct rf__file_sys rf__file_system;

@@ -16,9 +16,9 @@
 #include <string.h>
 
 enum {
-    BUFFER_BYTES = 1 << 20,
-    PIECE_BYTES = 8 << 20, /* of one call: an interruption is noticed between them */
-    ATTEMPTS = 64          /* at a temporary file while others take its name or its folder */
+    BUFFER_BYTES = 64 << 10, /* small writes are gathered to this, larger ones not copied */
+    PIECE_BYTES = 8 << 20,   /* of one call: an interruption is noticed between them */
+    ATTEMPTS = 64            /* at a temporary file while others take its name or its folder */
 };
 
 struct writer {
@@ -203,7 +203,7 @@ int rf__file_create(struct rf__blobs *blobs, const char *name, struct rf__blob_w
     if (writer) {
         writer->fd = -1;
         writer->target = rf__file_path(root, name);
-        writer->buffer = rf__alloc(BUFFER_BYTES, 1);
+        writer->buffer = rf__grow(NULL, BUFFER_BYTES, 1); /* not zeroed */
     }
     if (!writer || !folder || !writer->target || !writer->buffer) {
         code = rf__fail(err, RF_ENOMEM, 0, "no memory to write '%.200s'", name);

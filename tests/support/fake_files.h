@@ -61,7 +61,7 @@ enum fake_variant {
     FAKE_DRAWN          /* from here on */
 };
 
-enum { FAKE_NODES = 4096, FAKE_FDS = 256, FAKE_NAME = 256, FAKE_NEVER = -1 };
+enum { FAKE_FDS = 256, FAKE_NAME = 256, FAKE_NEVER = -1 };
 
 struct fake_entry {
     char name[FAKE_NAME];
@@ -99,6 +99,7 @@ struct fake_files {
     pthread_mutex_t mutex;
     struct fake_node *nodes; /* the first is "/" */
     int node_count;
+    size_t node_capacity;
     struct fake_fd fds[FAKE_FDS];
 
     /* Set by the test. Counts begin with 0. */
@@ -136,7 +137,8 @@ static inline void *fake_more(void *block, size_t need, size_t *capacity, size_t
 }
 
 static inline int fake_node_new(struct fake_files *files, bool folder) {
-    RF_ASSERT(files->node_count < FAKE_NODES);
+    files->nodes = fake_more(files->nodes, (size_t)files->node_count + 1, &files->node_capacity,
+                             sizeof *files->nodes);
     files->nodes[files->node_count] =
         (struct fake_node){.folder = folder, .modified_s = files->wall_s};
     return files->node_count++;
@@ -614,8 +616,6 @@ static inline struct fake_files *fake_files_create(void) {
                                        .self = fake_self,
                                        .lives = fake_lives};
     pthread_mutex_init(&files->mutex, NULL);
-    files->nodes = calloc(FAKE_NODES, sizeof *files->nodes);
-    RF_ASSERT(files->nodes);
     for (int i = 0; i < FAKE_FDS; i++) {
         files->fds[i].node = -1;
     }
@@ -697,7 +697,9 @@ static inline struct fake_files *fake_files_crash(const struct fake_files *files
     after->wall_s = files->wall_s;
     after->self = files->self;
     after->self.host++;
-    after->node_count = files->node_count;
+    while (after->node_count < files->node_count) {
+        fake_node_new(after, false);
+    }
     for (int i = 0; i < files->node_count; i++) {
         const struct fake_node *from = &files->nodes[i];
         struct fake_node *to = &after->nodes[i];

@@ -384,7 +384,25 @@ static void contradictions_are_not_written(void **unused) {
     f->m.ancestor_count = 0;
     memcpy(f->m.job, "\xff", 2);
     expect_unwritable(&f->m, "not UTF-8");
+    memcpy(f->m.job, "a\033[31m", 7);
+    expect_unwritable(&f->m, "control characters");
     full_free(f);
+}
+
+/* What a file says is quoted, and a terminal does not obey it. */
+static void quotes_are_printable(void **unused) {
+    static const char header[] = "{\"a\\u001b[31m\\u007f\":1}";
+    char cut[] = "caf\xc3\xa9 \xc3", whole[] = "caf\xc3\xa9\n";
+    struct rf__safetensors s;
+    struct rf_error err = {0};
+    (void)unused;
+
+    assert_int_equal(rf__safetensors_parse(header, sizeof header - 1, 0, &s, &err), RF_ECHECKPOINT);
+    assert_non_null(strstr(err.text, "'a?[31m?'"));
+    rf__ckpt_printable(cut);
+    assert_string_equal(cut, "caf?? ?");
+    rf__ckpt_printable(whole);
+    assert_string_equal(whole, "caf\xc3\xa9?");
 }
 
 static void folders_have_one_name(void **unused) {
@@ -452,6 +470,7 @@ int main(void) {
         cmocka_unit_test(a_manifest_comes_back_as_it_was),
         cmocka_unit_test(every_byte_of_a_manifest_counts),
         cmocka_unit_test(contradictions_are_not_written),
+        cmocka_unit_test(quotes_are_printable),
         cmocka_unit_test(folders_have_one_name),
         cmocka_unit_test(digests_of_streams_are_those_of_the_whole),
     };

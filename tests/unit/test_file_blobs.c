@@ -159,7 +159,7 @@ static void works(bool real) {
     assert_int_equal(blobs->ops->collect(blobs, "", 0, NULL), 0);
 
     /* Sizes around the buffer's, and nothing at all. */
-    static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, BIG};
+    static const size_t sizes[] = {0, 1, 65535, 65536, 65537, 3 << 16, (3 << 16) + 1, BIG};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         assert_int_equal(put(blobs, "sizes/one", noise, sizes[i], false, NULL), 0);
         expect_content(blobs, "sizes/one", noise, sizes[i]);
@@ -440,7 +440,7 @@ static void any_name_stays_below_the_root(void **state) {
             assert_int_equal(code, RF_EINVAL);
         }
         free(exact);
-        if (place.disk->node_count > FAKE_NODES - 64) {
+        if (place.disk->node_count > 1000) {
             place_close(&place);
             place_open(&place, false);
         }
@@ -846,12 +846,13 @@ static void writes_are_large_and_few(void **state) {
         assert_int_equal(place.blobs->ops->write(place.blobs, writer, noise + i, 64, NULL), 0);
     }
     assert_int_equal(place.blobs->ops->finish(place.blobs, writer, false, NULL), 0);
-    assert_int_equal(place.disk->count[FAKE_WRITE], 3);
+    assert_int_equal(place.disk->count[FAKE_WRITE], 3 * 16);
     expect_content(place.blobs, "x", noise, 3 << 20);
 
     /* And what comes in one piece is not copied into pieces. */
     assert_int_equal(put(place.blobs, "y", noise, BIG, false, NULL), 0);
-    assert_int_equal(place.disk->count[FAKE_WRITE], 3 + 2);
+    assert_int_equal(place.disk->count[FAKE_WRITE], 3 * 16 + 2);
+    assert_int_equal(place.disk->largest_write, 3 << 20);
     place_close(&place);
 }
 
