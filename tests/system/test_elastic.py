@@ -1,13 +1,12 @@
 """Workers of an elastic job die, freeze, are cut off, come and go on one host: one history, every step exact, and whoever is not
 of the job is refused without disturbing it."""
 import signal
-import subprocess
 import time
 
 import pytest
 
-from helpers import DEADLINE_S, KEY, RINGFOLD, Server, environment, wait_for
-from trainees import Trainees
+from helpers import DEADLINE_S, KEY, Server, environment, wait_for
+from trainees import Trainees, flip_until, order
 
 
 @pytest.fixture
@@ -21,11 +20,6 @@ def running(tmp_path, server, size, minimum=1, transport="tcp", step_ms=20, **va
     workers = [trainees.start(worker) for worker in range(size)]
     trainees.wait_for_steps(workers, size=size)
     return trainees, workers
-
-
-def order(tmp_path, server, worker, text):
-    subprocess.run([RINGFOLD, "store", "put", f"rf/trainees/fault/{worker}", text, "--store", server.uri, "--key-file",
-                    "job.key"], cwd=tmp_path, env=environment(), check=True, timeout=DEADLINE_S, capture_output=True)
 
 
 def end(trainees, workers, but=()):
@@ -77,15 +71,7 @@ def test_a_worker_that_is_cut_off_comes_back(tmp_path, server):
 def test_a_flipped_bit_is_healed_by_the_majority(tmp_path, server, size):
     trainees, workers = running(tmp_path, server, size, RINGFOLD_FAULTS="1")
     with trainees:
-        ordered = [0.0]
-
-        def is_told():
-            """On a busy machine the worker may be left out, and its bit put right, before anybody compares: once more then."""
-            if time.monotonic() > ordered[0] + 5:
-                order(tmp_path, server, 1, "flip")
-                ordered[0] = time.monotonic()
-            return any(e["peer"] == 1 for w in workers for e in trainees.events(w, "diverged"))
-        wait_for(is_told, "the difference is told")
+        flip_until(tmp_path, server, lambda: any(e["peer"] == 1 for w in workers for e in trainees.events(w, "diverged")))
         wait_for(lambda: trainees.events(workers[1], "heal"), "the worker copies the majority's state")
         trainees.wait_for_steps(workers, size=size)
         trainees.stop(workers)
@@ -94,7 +80,7 @@ def test_a_flipped_bit_is_healed_by_the_majority(tmp_path, server, size):
 def test_a_flipped_bit_without_a_majority_stops_all(tmp_path, server):
     trainees, workers = running(tmp_path, server, 2, RINGFOLD_FAULTS="1")
     with trainees:
-        order(tmp_path, server, 1, "flip")
+        flip_until(tmp_path, server, lambda: any(w.poll() is not None for w in workers))
         for worker in workers:
             worker.wait(timeout=DEADLINE_S)
             last = trainees.lines(worker, "out")[-1]

@@ -2,10 +2,29 @@
 import json
 import signal
 import subprocess
+import time
 
-from helpers import BUILD, DEADLINE_S, environment, wait_for
+from helpers import BUILD, DEADLINE_S, RINGFOLD, environment, wait_for
 
 TRAINEE = str(BUILD / "tests" / "trainee")
+
+
+def order(folder, server, worker, text):
+    """Rehearses a fault of that worker."""
+    subprocess.run([RINGFOLD, "store", "put", f"rf/trainees/fault/{worker}", text, "--store", server.uri, "--key-file", "job.key"],
+                   cwd=folder, env=environment(), check=True, timeout=DEADLINE_S, capture_output=True)
+
+
+def flip_until(folder, server, condition):
+    """A bit of worker 1 may be rounded away, or put right by a copy, before anybody compares: once more then."""
+    asked = [0.0]
+
+    def met():
+        if time.monotonic() > asked[0] + 3 and not condition():
+            order(folder, server, 1, "flip")
+            asked[0] = time.monotonic()
+        return condition()
+    wait_for(met, "the flipped bit is found")
 
 
 class Trainees:
