@@ -94,15 +94,19 @@ static void give_handle(struct rf__s3 *s3, CURL *curl) {
 
 /* ---- what the answer's headers say ---- */
 
+/* libcurl 7.88 gives the line's end as the value of a header that has none. */
 static bool take_header(struct attempt *attempt, const char *name, char *out, size_t capacity) {
     struct curl_header *header;
 
     out[0] = '\0';
-    if (curl_easy_header(attempt->curl, name, 0, CURLH_HEADER, -1, &header) != CURLHE_OK ||
-        strlen(header->value) >= capacity) {
+    if (curl_easy_header(attempt->curl, name, 0, CURLH_HEADER, -1, &header) != CURLHE_OK) {
         return false;
     }
-    rf__s3_printable(out, capacity, header->value);
+    size_t length = strcspn(header->value, "\r\n");
+    if (!length || length >= capacity) {
+        return false;
+    }
+    rf__s3_printable(out, length + 1, header->value);
     return true;
 }
 

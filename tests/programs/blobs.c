@@ -7,6 +7,8 @@
  *     blobs [options] URI list PREFIX       lines of: size, seconds, name
  *     blobs [options] URI remove NAME
  *     blobs [options] URI collect PREFIX AGE_S
+ *     blobs [options] URI storm COUNT       that many threads at once, each writing, reading,
+ * removing
  *
  * SIGTERM interrupts what is being done. Progress ("written N", "read N") and errors go to standard
  * error; an error is its name and text, then a line for each detail. */
@@ -21,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK_MAX = 64 << 20 };
+enum { CHUNK_MAX = 64 << 20, GUSTS_MAX = 16 };
 
 struct task {
     struct rf__blobs *blobs;
@@ -105,6 +107,83 @@ static int collect(struct task *task, const char *prefix, const char *age, struc
     return count < 0 ? count : RF_OK;
 }
 
+/* One thread of a storm: its own blob, of a size of its own, there and back. */
+struct gust {
+    struct rf__blobs *blobs;
+    unsigned number;
+    int code;
+    struct rf_error err;
+    pthread_t thread;
+};
+
+static int blow(struct gust *gust, char *sent, char *got, size_t bytes) {
+    const struct rf__blob_ops *ops = gust->blobs->ops;
+    struct rf__blob_writer *writer;
+    struct rf__blob *blob;
+    char name[32];
+    uint64_t there;
+
+    snprintf(name, sizeof name, "storm/%u", gust->number);
+    memset(sent, 'a' + (int)(gust->number % 26), bytes);
+    int code = ops->create(gust->blobs, name, &writer, &gust->err);
+    if (code) {
+        return code;
+    }
+    code = ops->write(gust->blobs, writer, sent, bytes, &gust->err);
+    if (code) {
+        ops->abandon(gust->blobs, writer);
+        return code;
+    }
+    code = ops->finish(gust->blobs, writer, true, &gust->err);
+    code = code ? code : ops->open(gust->blobs, name, &blob, &there, &gust->err);
+    if (code) {
+        return code;
+    }
+    ssize_t read = ops->read(gust->blobs, blob, 0, got, bytes, &gust->err);
+    ops->close(gust->blobs, blob);
+    if (read < 0) {
+        return (int)read;
+    }
+    if (there != bytes || (size_t)read != bytes || memcmp(sent, got, bytes) != 0) {
+        return rf__fail(&gust->err, RF_EDATA, 0, "'%s' is not what was written", name);
+    }
+    return ops->remove(gust->blobs, name, &gust->err);
+}
+
+static void *run_gust(void *context) {
+    struct gust *gust = context;
+    size_t bytes = ((size_t)gust->number << 20) + gust->number;
+    char *sent = malloc(bytes + 1), *got = malloc(bytes + 1);
+
+    gust->code = sent && got ? blow(gust, sent, got, bytes)
+                             : rf__fail(&gust->err, RF_ENOMEM, 0, "no memory for a storm");
+    free(sent);
+    free(got);
+    return NULL;
+}
+
+static int storm(struct task *task, const char *count_text, struct rf_error *err) {
+    static struct gust gusts[GUSTS_MAX];
+    unsigned count = (unsigned)atoi(count_text), started = 0;
+    int code = RF_OK;
+
+    for (; started < count && started < GUSTS_MAX; started++) {
+        gusts[started] = (struct gust){.blobs = task->blobs, .number = started};
+        if (pthread_create(&gusts[started].thread, NULL, run_gust, &gusts[started])) {
+            code = rf__fail(err, RF_EINTERNAL, 0, "no thread for a storm");
+            break;
+        }
+    }
+    for (unsigned i = 0; i < started; i++) {
+        pthread_join(gusts[i].thread, NULL);
+        if (gusts[i].code && !code) {
+            code = gusts[i].code;
+            *err = gusts[i].err;
+        }
+    }
+    return code;
+}
+
 static int carry_out(struct task *task, int count, char **words, struct rf_error *err) {
     const char *verb = words[0];
 
@@ -122,6 +201,9 @@ static int carry_out(struct task *task, int count, char **words, struct rf_error
     }
     if (count == 3 && !strcmp(verb, "collect")) {
         return collect(task, words[1], words[2], err);
+    }
+    if (count == 2 && !strcmp(verb, "storm")) {
+        return storm(task, words[1], err);
     }
     return rf__fail(err, RF_EUSAGE, 0, "unknown words: '%s' and %d more", verb, count - 1);
 }
