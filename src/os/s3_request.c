@@ -577,8 +577,8 @@ static uint64_t draw(void) {
 static void tell_tries(struct rf_error *err, unsigned tries, int64_t since) {
     if (err) {
         size_t length = strlen(err->text);
-        snprintf(err->text + length, sizeof err->text - length, " (%u tries in %.1f s)", tries,
-                 (double)(rf__now() - since) / 1e9);
+        snprintf(err->text + length, sizeof err->text - length, " (%u %s in %.1f s)", tries,
+                 tries == 1 ? "try" : "tries", (double)(rf__now() - since) / 1e9);
     }
 }
 

@@ -10,8 +10,10 @@
  *     blobs [options] URI storm COUNT       that many threads at once, each writing, reading,
  * removing
  *
- * SIGTERM interrupts what is being done. Progress ("written N", "read N") and errors go to standard
- * error; an error is its name and text, then a line for each detail. */
+ * With --again a write that failed is repeated once; with --fail-alloc K the allocation after K
+ * more fails. SIGTERM interrupts what is being done. Progress ("written N", "read N") and errors go
+ * to standard error; an error is its name and text, then a line for each detail. */
+#include "base/mem.h"
 #include "base/status.h"
 #include "os/s3.h"
 
@@ -28,6 +30,7 @@ enum { CHUNK_MAX = 64 << 20, GUSTS_MAX = 16 };
 struct task {
     struct rf__blobs *blobs;
     bool only_new;
+    bool again;
     bool step; /* wait for a line of standard input before each further chunk is read */
     size_t chunk_bytes;
     char *chunk;
@@ -50,6 +53,10 @@ static int put(struct task *task, const char *path, const char *name, const char
     }
     while (!code && (got = fread(task->chunk, 1, task->chunk_bytes, file)) > 0) {
         code = ops->write(task->blobs, writer, task->chunk, got, err);
+        if (code && task->again) {
+            task->again = false;
+            code = ops->write(task->blobs, writer, task->chunk, got, err);
+        }
         total += code ? 0 : got;
         fprintf(stderr, "written %llu\n", (unsigned long long)total);
     }
@@ -236,12 +243,15 @@ int main(int count, char **words) {
                                                  {"new", no_argument, NULL, 'n'},
                                                  {"chunk-bytes", required_argument, NULL, 'c'},
                                                  {"step", no_argument, NULL, 't'},
+                                                 {"again", no_argument, NULL, 'a'},
+                                                 {"fail-alloc", required_argument, NULL, 'f'},
                                                  {NULL, 0, NULL, 0}};
     struct rf__s3_options options = {0};
     struct task task = {.chunk_bytes = 1 << 20};
     struct rf_error err = {0};
     pthread_t waiter;
     sigset_t set;
+    long fail_after = -1;
     int option;
 
     while ((option = getopt_long(count, words, "+", long_options, NULL)) != -1) {
@@ -255,6 +265,8 @@ int main(int count, char **words) {
             option == 'c' && number && number <= CHUNK_MAX ? (size_t)number : task.chunk_bytes;
         task.only_new |= option == 'n';
         task.step |= option == 't';
+        task.again |= option == 'a';
+        fail_after = option == 'f' ? (long)number : fail_after;
         if (option == '?') {
             return 64;
         }
@@ -276,6 +288,7 @@ int main(int count, char **words) {
     if (pthread_create(&waiter, NULL, wait_for_signal, task.blobs)) {
         return 1;
     }
+    rf__alloc_fail_after(fail_after);
     code = carry_out(&task, count - optind - 1, words + optind + 1, &err);
     if (code < 0) {
         tell(&err);
