@@ -54,7 +54,8 @@ static void memory_close(struct rf__blobs *blobs, struct rf__blob *blob) {
     (void)blob;
 }
 
-static const struct rf__blob_ops memory_ops = {memory_open, memory_read, memory_close};
+static const struct rf__blob_ops memory_ops = {
+    .open = memory_open, .read = memory_read, .close = memory_close};
 
 static void be32(unsigned char *at, uint32_t value) {
     for (int i = 0; i < 4; i++) {
