@@ -100,7 +100,7 @@ ssize_t rf__s3_read(struct rf__blobs *blobs, struct rf__blob *opaque, uint64_t o
         rf__s3_confused(s3, &request, what, err);
         code = RF_EIO;
     }
-    if (code && code != RF_ESTOPPED) {
+    if (code && code != RF_ESTOPPED && code != RF_ENOMEM) {
         code = RF_EIO; /* as io/blob.h has it */
         if (err) {
             err->code = code;

@@ -22,7 +22,8 @@ enum {
     SLOWEST_BYTES_S = 1024,
     ERROR_BODY_MAX = 65536,
     SMALL_BODY = 65536, /* whose digest costs nothing, so that it is signed also under TLS */
-    HEADER_MAX = 5000
+    HEADER_MAX = 5000,
+    RESOLVE_TRIES = 5 /* a name that is misspelt stays unknown */
 };
 
 /* What the callbacks of one try share. */
@@ -37,6 +38,7 @@ struct attempt {
     bool misplaced;  /* the bytes are not those that were asked for */
     bool replaced;   /* … because the blob is another by now */
     bool no_memory;
+    unsigned tries;
     const char *url;
     struct curl_slist *headers;
     char range[48];
@@ -94,15 +96,19 @@ static void give_handle(struct rf__s3 *s3, CURL *curl) {
 
 /* ---- what the answer's headers say ---- */
 
+/* libcurl 7.88 gives the line's end as the value of a header that has none. */
 static bool take_header(struct attempt *attempt, const char *name, char *out, size_t capacity) {
     struct curl_header *header;
 
     out[0] = '\0';
-    if (curl_easy_header(attempt->curl, name, 0, CURLH_HEADER, -1, &header) != CURLHE_OK ||
-        strlen(header->value) >= capacity) {
+    if (curl_easy_header(attempt->curl, name, 0, CURLH_HEADER, -1, &header) != CURLHE_OK) {
         return false;
     }
-    rf__s3_printable(out, capacity, header->value);
+    size_t length = strcspn(header->value, "\r\n");
+    if (!length || length >= capacity) {
+        return false;
+    }
+    rf__s3_printable(out, length + 1, header->value);
     return true;
 }
 
@@ -494,6 +500,9 @@ static enum verdict judge_failure(struct attempt *attempt, CURLcode code, struct
     }
     answer->lost = answer->lost || was_sent(code);
     rf__s3_failed(attempt->s3, attempt->request, code, attempt->reason, err);
+    if (code == CURLE_COULDNT_RESOLVE_HOST && attempt->tries >= RESOLVE_TRIES) {
+        return OVER;
+    }
     return curl_is_retryable(code) ? AGAIN : OVER;
 }
 
@@ -568,8 +577,8 @@ static uint64_t draw(void) {
 static void tell_tries(struct rf_error *err, unsigned tries, int64_t since) {
     if (err) {
         size_t length = strlen(err->text);
-        snprintf(err->text + length, sizeof err->text - length, " (%u tries in %.1f s)", tries,
-                 (double)(rf__now() - since) / 1e9);
+        snprintf(err->text + length, sizeof err->text - length, " (%u %s in %.1f s)", tries,
+                 tries == 1 ? "try" : "tries", (double)(rf__now() - since) / 1e9);
     }
 }
 
@@ -577,7 +586,7 @@ static int try_until(struct attempt *attempt, struct rf_error *err) {
     struct rf__s3 *s3 = attempt->s3;
     struct rf_error cause;
     int64_t began = rf__now(), progress = began;
-    unsigned tries = 0, futile = 0;
+    unsigned futile = 0;
 
     for (;;) {
         int64_t left_ms = s3->deadline_ms - (rf__now() - progress) / RF__MS;
@@ -585,7 +594,7 @@ static int try_until(struct attempt *attempt, struct rf_error *err) {
         if (!atomic_load_explicit(&s3->interrupted, memory_order_acquire)) {
             sent = send_once(attempt, left_ms);
         }
-        tries++;
+        attempt->tries++;
         enum verdict verdict = judge(attempt, sent, &cause);
         if (verdict == ANSWERED) {
             return RF_OK;
@@ -602,7 +611,7 @@ static int try_until(struct attempt *attempt, struct rf_error *err) {
             if (atomic_load_explicit(&s3->interrupted, memory_order_acquire)) {
                 rf__s3_stopped(s3, attempt->request, &cause);
             } else {
-                tell_tries(&cause, tries, began);
+                tell_tries(&cause, attempt->tries, began);
             }
         }
         if (err) {

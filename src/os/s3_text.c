@@ -193,8 +193,9 @@ void rf__s3_printable(char *out, size_t capacity, const char *text) {
 }
 
 bool rf__s3_status_retryable(long status, const char *code) {
-    static const char *const codes[] = {"RequestTimeout", "SlowDown", "InternalError",
-                                        "ServiceUnavailable", "OperationAborted"};
+    static const char *const codes[] = {
+        "RequestTimeout",   "SlowDown",  "InternalError",  "ServiceUnavailable",
+        "OperationAborted", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"};
 
     if (status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
         status == 504) {

@@ -7,9 +7,13 @@
  *     blobs [options] URI list PREFIX       lines of: size, seconds, name
  *     blobs [options] URI remove NAME
  *     blobs [options] URI collect PREFIX AGE_S
+ *     blobs [options] URI storm COUNT       that many threads at once, each writing, reading,
+ * removing
  *
- * SIGTERM interrupts what is being done. Progress ("written N", "read N") and errors go to standard
- * error; an error is its name and text, then a line for each detail. */
+ * With --again a write that failed is repeated once; with --fail-alloc K the allocation after K
+ * more fails. SIGTERM interrupts what is being done. Progress ("written N", "read N") and errors go
+ * to standard error; an error is its name and text, then a line for each detail. */
+#include "base/mem.h"
 #include "base/status.h"
 #include "os/s3.h"
 
@@ -21,11 +25,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK_MAX = 64 << 20 };
+enum { CHUNK_MAX = 64 << 20, GUSTS_MAX = 16 };
 
 struct task {
     struct rf__blobs *blobs;
     bool only_new;
+    bool again;
     bool step; /* wait for a line of standard input before each further chunk is read */
     size_t chunk_bytes;
     char *chunk;
@@ -48,6 +53,10 @@ static int put(struct task *task, const char *path, const char *name, const char
     }
     while (!code && (got = fread(task->chunk, 1, task->chunk_bytes, file)) > 0) {
         code = ops->write(task->blobs, writer, task->chunk, got, err);
+        if (code && task->again) {
+            task->again = false;
+            code = ops->write(task->blobs, writer, task->chunk, got, err);
+        }
         total += code ? 0 : got;
         fprintf(stderr, "written %llu\n", (unsigned long long)total);
     }
@@ -105,6 +114,83 @@ static int collect(struct task *task, const char *prefix, const char *age, struc
     return count < 0 ? count : RF_OK;
 }
 
+/* One thread of a storm: its own blob, of a size of its own, there and back. */
+struct gust {
+    struct rf__blobs *blobs;
+    unsigned number;
+    int code;
+    struct rf_error err;
+    pthread_t thread;
+};
+
+static int blow(struct gust *gust, char *sent, char *got, size_t bytes) {
+    const struct rf__blob_ops *ops = gust->blobs->ops;
+    struct rf__blob_writer *writer;
+    struct rf__blob *blob;
+    char name[32];
+    uint64_t there;
+
+    snprintf(name, sizeof name, "storm/%u", gust->number);
+    memset(sent, 'a' + (int)(gust->number % 26), bytes);
+    int code = ops->create(gust->blobs, name, &writer, &gust->err);
+    if (code) {
+        return code;
+    }
+    code = ops->write(gust->blobs, writer, sent, bytes, &gust->err);
+    if (code) {
+        ops->abandon(gust->blobs, writer);
+        return code;
+    }
+    code = ops->finish(gust->blobs, writer, true, &gust->err);
+    code = code ? code : ops->open(gust->blobs, name, &blob, &there, &gust->err);
+    if (code) {
+        return code;
+    }
+    ssize_t read = ops->read(gust->blobs, blob, 0, got, bytes, &gust->err);
+    ops->close(gust->blobs, blob);
+    if (read < 0) {
+        return (int)read;
+    }
+    if (there != bytes || (size_t)read != bytes || memcmp(sent, got, bytes) != 0) {
+        return rf__fail(&gust->err, RF_EDATA, 0, "'%s' is not what was written", name);
+    }
+    return ops->remove(gust->blobs, name, &gust->err);
+}
+
+static void *run_gust(void *context) {
+    struct gust *gust = context;
+    size_t bytes = ((size_t)gust->number << 20) + gust->number;
+    char *sent = malloc(bytes + 1), *got = malloc(bytes + 1);
+
+    gust->code = sent && got ? blow(gust, sent, got, bytes)
+                             : rf__fail(&gust->err, RF_ENOMEM, 0, "no memory for a storm");
+    free(sent);
+    free(got);
+    return NULL;
+}
+
+static int storm(struct task *task, const char *count_text, struct rf_error *err) {
+    static struct gust gusts[GUSTS_MAX];
+    unsigned count = (unsigned)atoi(count_text), started = 0;
+    int code = RF_OK;
+
+    for (; started < count && started < GUSTS_MAX; started++) {
+        gusts[started] = (struct gust){.blobs = task->blobs, .number = started};
+        if (pthread_create(&gusts[started].thread, NULL, run_gust, &gusts[started])) {
+            code = rf__fail(err, RF_EINTERNAL, 0, "no thread for a storm");
+            break;
+        }
+    }
+    for (unsigned i = 0; i < started; i++) {
+        pthread_join(gusts[i].thread, NULL);
+        if (gusts[i].code && !code) {
+            code = gusts[i].code;
+            *err = gusts[i].err;
+        }
+    }
+    return code;
+}
+
 static int carry_out(struct task *task, int count, char **words, struct rf_error *err) {
     const char *verb = words[0];
 
@@ -122,6 +208,9 @@ static int carry_out(struct task *task, int count, char **words, struct rf_error
     }
     if (count == 3 && !strcmp(verb, "collect")) {
         return collect(task, words[1], words[2], err);
+    }
+    if (count == 2 && !strcmp(verb, "storm")) {
+        return storm(task, words[1], err);
     }
     return rf__fail(err, RF_EUSAGE, 0, "unknown words: '%s' and %d more", verb, count - 1);
 }
@@ -154,12 +243,15 @@ int main(int count, char **words) {
                                                  {"new", no_argument, NULL, 'n'},
                                                  {"chunk-bytes", required_argument, NULL, 'c'},
                                                  {"step", no_argument, NULL, 't'},
+                                                 {"again", no_argument, NULL, 'a'},
+                                                 {"fail-alloc", required_argument, NULL, 'f'},
                                                  {NULL, 0, NULL, 0}};
     struct rf__s3_options options = {0};
     struct task task = {.chunk_bytes = 1 << 20};
     struct rf_error err = {0};
     pthread_t waiter;
     sigset_t set;
+    long fail_after = -1;
     int option;
 
     while ((option = getopt_long(count, words, "+", long_options, NULL)) != -1) {
@@ -173,6 +265,8 @@ int main(int count, char **words) {
             option == 'c' && number && number <= CHUNK_MAX ? (size_t)number : task.chunk_bytes;
         task.only_new |= option == 'n';
         task.step |= option == 't';
+        task.again |= option == 'a';
+        fail_after = option == 'f' ? (long)number : fail_after;
         if (option == '?') {
             return 64;
         }
@@ -194,6 +288,7 @@ int main(int count, char **words) {
     if (pthread_create(&waiter, NULL, wait_for_signal, task.blobs)) {
         return 1;
     }
+    rf__alloc_fail_after(fail_after);
     code = carry_out(&task, count - optind - 1, words + optind + 1, &err);
     if (code < 0) {
         tell(&err);

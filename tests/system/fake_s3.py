@@ -13,6 +13,7 @@ import hashlib
 import http.server
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -168,9 +169,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class FakeS3:
-    def __init__(self, conditional="yes"):
+    def __init__(self, conditional="yes", certificate=None):
         """`conditional`: what If-None-Match on a write does: "yes", "ignored", or the error that it gets, as
-        (501, "NotImplemented")."""
+        (501, "NotImplemented"). `certificate`: a file with key and certificate; then it speaks TLS."""
         self.conditional = conditional
         self.objects = {}  # key: (bytes, headers)
         self.uploads = {}  # id: {"key", "parts": {number: bytes}, "headers", "begun"}
@@ -182,7 +183,11 @@ class FakeS3:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.server.handle_error = lambda request, address: None
-        self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{self.server.server_address[1]}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     def __enter__(self):
@@ -307,7 +312,7 @@ class FakeS3:
         more = len(page) < len(names)
         rows = "".join(f"<Contents><Key>{n.replace('&', '&amp;')}</Key><LastModified>2026-01-31T12:00:00.000Z</LastModified>"
                        f"<Size>{len(self.objects[n][0])}</Size></Contents>" for n in page)
-        token = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if more else ""
+        token = f"<NextContinuationToken>{page[-1].replace(chr(38), chr(38) + 'amp;')}</NextContinuationToken>" if more else ""
         return 200, {}, XML + f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{rows}{token}</ListBucketResult>".encode()
 
     def _uploads(self, query):

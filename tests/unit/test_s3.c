@@ -282,6 +282,7 @@ static void what_is_worth_another_try(void **state) {
     }
     assert_true(rf__s3_status_retryable(400, "RequestTimeout"));
     assert_true(rf__s3_status_retryable(200, "InternalError"));
+    assert_true(rf__s3_status_retryable(400, "BadDigest"));
     assert_false(rf__s3_status_retryable(400, "EntityTooSmall"));
     assert_false(rf__s3_status_retryable(409, "ConditionalRequestConflict"));
 }
