@@ -12,6 +12,8 @@ int cmd_plan(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_store(int argc, char **argv);
 int cmd_drill(int argc, char **argv);
+int cmd_rollback(int argc, char **argv);
+int cmd_ckpt(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 
 #endif

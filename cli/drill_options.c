@@ -41,7 +41,7 @@ static const struct argp_option flags[] = {
     {"start-timeout", KEY_START_TIMEOUT, "TIME", 0, "Wait for the first commit (5m)", 1},
     {NULL, 0, NULL, 0, "Faults:", 2},
     {"faults", KEY_FAULTS, "KINDS", 0,
-     "Any of kill,freeze,slow,cut,join,flip,store (default kill,freeze)", 2},
+     "Any of kill,freeze,slow,cut,join,flip,store,checkpoint,storage (default kill,freeze)", 2},
     {"mtbf", KEY_MTBF, "TIME", 0, "Mean time between two faults (default 15s)", 2},
     {"minutes", KEY_MINUTES, "M", 0, "Stop after M minutes", 2},
     {"faults-total", KEY_FAULTS_TOTAL, "N", 0, "Stop after N faults", 2},
@@ -88,7 +88,7 @@ static void take_kinds(struct argp_state *state, const char *text, struct drill_
         if (drill_kind_parse(at, length, &kind)) {
             argp_error(state,
                        "--faults '%s': '%.*s' is none of kill, freeze, slow, cut, join, "
-                       "flip, store",
+                       "flip, store, checkpoint, storage",
                        text, (int)(length < 32 ? length : 32), at);
             return;
         }
@@ -263,7 +263,7 @@ int drill_options_settle(struct drill_options *options, struct rf_error *err) {
     }
     for (int i = 0; i < options->kind_count; i++) {
         enum drill_kind kind = options->kinds[i];
-        bool takes_worker = kind != DRILL_JOIN && kind != DRILL_STORE;
+        bool takes_worker = kind != DRILL_JOIN && kind != DRILL_STORE && kind != DRILL_STORAGE;
         if (takes_worker && options->workers - 1 < options->least) {
             report_fail(err, RF_EUSAGE, 0,
                         "none of %d workers can be spared for '%s': at least %d have to stay",

@@ -44,12 +44,17 @@ static int length_of(enum drill_kind kind, int detect_ms, double share) {
         least = 200;
         most = 3000;
         break;
+    case DRILL_STORAGE:
+        least = 1000;
+        most = 5000;
+        break;
     case DRILL_JOIN:
         least = 5000;
         most = 20000;
         break;
     case DRILL_KILL:
     case DRILL_FLIP:
+    case DRILL_CHECKPOINT:
     case DRILL_KINDS:
         break;
     }
@@ -73,7 +78,7 @@ bool drill_plan_next(struct drill_plan *plan, struct drill_planned *out) {
                                   .kind = plan->kinds[kind % (uint64_t)plan->kind_count],
                                   .victim = (int)(victim % (uint64_t)plan->workers)};
     out->length_ms = length_of(out->kind, plan->detect_ms, share);
-    out->abrupt = out->kind == DRILL_JOIN && (abrupt & 1);
+    out->abrupt = (out->kind == DRILL_JOIN || out->kind == DRILL_STORAGE) && (abrupt & 1);
     return true;
 }
 

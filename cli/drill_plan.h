@@ -13,7 +13,7 @@ struct drill_planned {
     enum drill_kind kind;
     int victim;    /* position among the healthy workers, by id */
     int length_ms; /* how long it lasts; 0 where it is over at once */
-    bool abrupt;   /* a joiner is killed in the end, not asked to stop */
+    bool abrupt; /* a joiner is killed in the end, not asked to stop; a storage is full, not down */
 };
 
 struct drill_plan {

@@ -83,6 +83,10 @@ static void describe(const struct drill_session *session, const struct drill_act
     case DRILL_STORE:
         append_time(text, room, "back after", from, fault->over);
         break;
+    case DRILL_STORAGE:
+        append(text, room, "%s", active->planned.abrupt ? "full" : "down");
+        append_time(text, room, "for", from, fault->over);
+        break;
     case DRILL_FREEZE:
     case DRILL_SLOW:
     case DRILL_CUT:
@@ -93,6 +97,7 @@ static void describe(const struct drill_session *session, const struct drill_act
         break;
     case DRILL_KILL:
     case DRILL_FLIP:
+    case DRILL_CHECKPOINT:
     case DRILL_KINDS:
         break;
     }
@@ -117,10 +122,12 @@ void drill_say_outcome(struct drill_session *session, const struct drill_active 
         snprintf(victim, sizeof victim, "worker %d", active->id);
     } else {
         snprintf(victim, sizeof victim, "%s",
-                 active->planned.kind == DRILL_STORE ? "the store" : "a worker");
+                 active->planned.kind == DRILL_STORE     ? "the store"
+                 : active->planned.kind == DRILL_STORAGE ? "the storage"
+                                                         : "a worker");
     }
     describe(session, active, text, sizeof text);
-    fprintf(session->options->screen, "%s %-6s %s: %s\n", clock,
+    fprintf(session->options->screen, "%s %-10s %s: %s\n", clock,
             drill_kind_name(active->planned.kind), victim, text);
     fflush(session->options->screen);
     drill_log(session,

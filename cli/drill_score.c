@@ -124,10 +124,12 @@ static bool ends_generation(enum drill_kind kind) {
     case DRILL_FREEZE:
     case DRILL_CUT:
     case DRILL_JOIN:
+    case DRILL_CHECKPOINT:
         return true;
     case DRILL_SLOW:
     case DRILL_FLIP:
     case DRILL_STORE:
+    case DRILL_STORAGE:
     case DRILL_KINDS:
         break;
     }
@@ -218,7 +220,8 @@ static void tell_fault(struct drill_score *score, struct drill_fault *fault,
         } else {
             go_on(fault, event);
         }
-        if (fault->kind == DRILL_STORE && fault->over && event->time >= fault->over) {
+        bool is_of_nobody = fault->kind == DRILL_STORE || fault->kind == DRILL_STORAGE;
+        if (is_of_nobody && fault->over && event->time >= fault->over) {
             close_fault(score, fault);
         } else if (fault->kind == DRILL_JOIN && fault->left && !victim &&
                    (fault->next_commit ||

@@ -20,7 +20,9 @@
     X(CUT, cut)                                                                                    \
     X(JOIN, join)                                                                                  \
     X(FLIP, flip)                                                                                  \
-    X(STORE, store)
+    X(STORE, store)                                                                                \
+    X(CHECKPOINT, checkpoint)                                                                      \
+    X(STORAGE, storage)
 
 #define RF_X(NAME, name) DRILL_##NAME,
 enum drill_kind { DRILL_KIND_LIST(RF_X) DRILL_KINDS };

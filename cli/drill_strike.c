@@ -57,11 +57,11 @@ int drill_strike_active(const struct drill_session *session) {
 }
 
 static bool takes_worker(enum drill_kind kind) {
-    return kind != DRILL_STORE && kind != DRILL_JOIN;
+    return kind != DRILL_STORE && kind != DRILL_JOIN && kind != DRILL_STORAGE;
 }
 
 static bool needs_store(enum drill_kind kind) {
-    return kind == DRILL_CUT || kind == DRILL_FLIP || kind == DRILL_JOIN || kind == DRILL_STORE;
+    return kind != DRILL_KILL && kind != DRILL_FREEZE && kind != DRILL_SLOW;
 }
 
 /* The victim's id where the fault can be afforded now (-1 where it has none); -2: not now. */
@@ -71,7 +71,8 @@ static int choose_victim(struct drill_session *session, const struct drill_plann
     if (needs_store(planned->kind) && (session->store_down || !drill_child_runs(&session->store))) {
         return -2;
     }
-    if (planned->kind == DRILL_JOIN && count_active(session, DRILL_JOIN)) {
+    bool is_single = planned->kind == DRILL_JOIN || planned->kind == DRILL_STORAGE;
+    if (is_single && count_active(session, planned->kind)) {
         return -2;
     }
     if (!takes_worker(planned->kind)) {
@@ -97,6 +98,18 @@ static bool begin_join(struct drill_session *session, struct drill_active *activ
     return true;
 }
 
+/* An order to all workers that take part now; NULL: is taken back from all. */
+static bool order_all(struct drill_session *session, const char *text) {
+    static int healthy[DRILL_MAX_IDS];
+    int count = drill_score_healthy(session->score, healthy);
+    bool done = count > 0;
+
+    for (int i = 0; i < count; i++) {
+        done = order(session, healthy[i], text) == 0 && done;
+    }
+    return done;
+}
+
 /* Does it; false: not possible now. */
 static bool carry_out(struct drill_session *session, struct drill_active *active) {
     char text[32];
@@ -118,6 +131,14 @@ static bool carry_out(struct drill_session *session, struct drill_active *active
         active->ended = true;
         active->order_left = true;
         return order(session, active->id, "flip") == 0;
+    case DRILL_CHECKPOINT:
+        active->ended = true;
+        active->order_left = true;
+        return order(session, active->id, "storage kill") == 0;
+    case DRILL_STORAGE:
+        snprintf(text, sizeof text, "storage %s %d", active->planned.abrupt ? "full" : "down",
+                 active->planned.length_ms);
+        return order_all(session, text);
     case DRILL_STORE:
         drill_child_kill(&session->store);
         session->store_down = true;
@@ -296,6 +317,7 @@ static void step_active(struct drill_session *session, struct drill_active *acti
         }
         break;
     case DRILL_CUT:
+    case DRILL_STORAGE:
         if (time_is_up) {
             end_active(session, active);
         }
@@ -308,6 +330,7 @@ static void step_active(struct drill_session *session, struct drill_active *acti
         break;
     case DRILL_KILL:
     case DRILL_FLIP:
+    case DRILL_CHECKPOINT:
     case DRILL_KINDS:
         break;
     }
@@ -349,7 +372,11 @@ static void look_for_victim(struct drill_session *session, const struct drill_ac
     if (fault->kind == DRILL_FLIP && !fault->over) {
         drill_trouble(session, "the flipped bit of worker %d was not found within %s", active->id,
                       time);
-    } else if (fault->kind == DRILL_JOIN || fault->kind == DRILL_STORE) {
+    } else if (fault->kind == DRILL_CHECKPOINT && !fault->over) {
+        drill_trouble(session,
+                      "worker %d wrote no checkpoint within %s: does the program keep any?",
+                      active->id, time);
+    } else if (!takes_worker(fault->kind)) {
         drill_trouble(session, "nothing was committed for %s after '%s'", time,
                       drill_kind_name(fault->kind));
     } else {

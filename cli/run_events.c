@@ -83,15 +83,16 @@ void run_pipe_read(struct run_pipe *pipe, run_pipe_take_fn *take, void *context)
 
 /* --- what they mean --------------------------------------------------------------------------- */
 
-enum kind { FORM, REVOKE, PAUSE, OUT, HEAL, COMMIT, RETRY, SLOW, DIVERGED, KINDS };
+enum kind { FORM, REVOKE, PAUSE, OUT, HEAL, COMMIT, RETRY, SLOW, DIVERGED, CHECKPOINT, KINDS };
 
 /* One event, with what the launcher wants of it. */
 struct told {
     enum kind kind;
     int id, rank, size, peer, donors;
-    uint64_t generation, unit, step, bytes;
+    uint64_t generation, unit, step, bytes, checkpoint;
     double seconds, ratio;
-    const char *text;
+    bool rolled_back;
+    const char *text, *what;
     const json_t *members, *lost, *joined;
 };
 
@@ -119,9 +120,9 @@ int run_events_remote_members(const struct run *run) {
 
 static bool read_kind(const char *name, enum kind *out) {
     static const char *const names[KINDS] = {
-        [FORM] = "form",   [REVOKE] = "revoke", [PAUSE] = "pause",
-        [OUT] = "out",     [HEAL] = "heal",     [COMMIT] = "commit",
-        [RETRY] = "retry", [SLOW] = "slow",     [DIVERGED] = "diverged"};
+        [FORM] = "form",         [REVOKE] = "revoke",        [PAUSE] = "pause", [OUT] = "out",
+        [HEAL] = "heal",         [COMMIT] = "commit",        [RETRY] = "retry", [SLOW] = "slow",
+        [DIVERGED] = "diverged", [CHECKPOINT] = "checkpoint"};
 
     for (int i = 0; name && i < KINDS; i++) {
         if (!strcmp(name, names[i])) {
@@ -147,6 +148,7 @@ static double real(const json_t *event, const char *name) {
 /* False: it is no event. The texts are borrowed from `event`. */
 static bool read_event(const json_t *event, struct told *out) {
     const char *text = json_string_value(json_object_get(event, "text"));
+    const char *what = json_string_value(json_object_get(event, "what"));
 
     *out = (struct told){.id = (int)integer(event, "id", 0, 999999, -1),
                          .rank = (int)integer(event, "rank", -1, RF_MAX_RANKS - 1, -1),
@@ -157,6 +159,9 @@ static bool read_event(const json_t *event, struct told *out) {
                          .unit = (uint64_t)integer(event, "unit", 0, INT64_MAX, 0),
                          .step = (uint64_t)integer(event, "step", 0, INT64_MAX, 0),
                          .bytes = (uint64_t)integer(event, "bytes", 0, INT64_MAX, 0),
+                         .checkpoint = (uint64_t)integer(event, "checkpoint", 0, INT64_MAX, 0),
+                         .rolled_back = json_is_true(json_object_get(event, "rolled_back")),
+                         .what = what ? what : "",
                          .seconds = real(event, "seconds"),
                          .ratio = real(event, "ratio"),
                          .text = text ? text : "",
@@ -349,6 +354,33 @@ static void take_commit(struct run *run, struct run_worker *worker, const struct
     news->step = told->step > news->step ? told->step : news->step;
 }
 
+static void take_checkpoint(struct run *run, struct run_worker *worker, const struct told *told) {
+    struct run_news *news = &run->news;
+    unsigned long long step = (unsigned long long)told->checkpoint;
+    bool is_new = news->returned != told->generation;
+    char bytes[32];
+
+    decimal_bytes(bytes, told->bytes);
+    if (!strcmp(told->what, "saved")) {
+        news->has_checkpoint = true;
+        run_tell(run, '=', "checkpoint %llu, %s in %.1f s, in the background: %s", step, bytes,
+                 told->seconds, told->text);
+    } else if (!strcmp(told->what, "failed")) {
+        run_tell(run, '!', "checkpoint %llu is not written, training goes on: %s", step,
+                 told->text);
+    } else if (!strcmp(told->what, "bad") || !strcmp(told->what, "parted")) {
+        run_tell(run, '!', "checkpoint %s", told->text);
+    } else if (!strcmp(told->what, "returned") && is_new) {
+        news->returned = told->generation;
+        news->has_checkpoint = true;
+        news->step = told->checkpoint;
+        run_tell(run, told->rolled_back ? '!' : '=', "%s step %llu: %s, %s read in %.1f s",
+                 told->rolled_back ? "rolled back to" : "resumed from", step, told->text, bytes,
+                 told->seconds);
+    }
+    worker->told_lost = worker->told_lost && strcmp(told->what, "returned") != 0;
+}
+
 /* Whether it is the first to tell this of this peer in this unit. */
 static bool is_first_to_tell(int64_t *last, const struct told *told) {
     int64_t name = (int64_t)((told->unit << 20 | (uint64_t)(told->peer + 1)) & INT64_MAX);
@@ -386,6 +418,9 @@ static void take(struct run *run, struct run_worker *worker, const struct told *
         take_commit(run, worker, told);
         return;
     case RETRY:
+        return;
+    case CHECKPOINT:
+        take_checkpoint(run, worker, told);
         return;
     case SLOW:
         if (is_first_to_tell(&news->last_slow, told)) {

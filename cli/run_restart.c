@@ -3,7 +3,7 @@
  * Before the first commit of a job a failure ends the run: a program that cannot start is not
  * started again. Later a worker is started again as long as the budget of the hour lasts; without
  * it the job goes on as long as it has its minimum. A job whose last worker with the state is gone
- * is over: those started again would find nobody to copy it from. */
+ * is over, unless it has a checkpoint: those started again would find nobody to copy it from. */
 #include "run.h"
 
 #include <string.h>
@@ -77,7 +77,7 @@ bool run_goes_on_without(struct run *run, struct run_worker *worker, int64_t now
             !worker->has_committed || (!worker->signal && worker->status == EX_UNAVAILABLE);
         return worker->is_outlived;
     }
-    if (!has_holder(run)) {
+    if (!has_holder(run) && !run->news.has_checkpoint) {
         return false;
     }
     forget_old(budget, now_ns);

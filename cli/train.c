@@ -202,6 +202,22 @@ static void on_epoch(void *context, const struct rf_train_epoch *epoch) {
     }
 }
 
+/* Under a launcher, in an elastic group, that tells of it. */
+static void on_checkpoint(void *context, const struct rf_checkpoint_news *news) {
+    struct session *session = context;
+
+    if (news->kind == RF_CHECKPOINT_RETURNED) {
+        session->oldest = session->newest = 0;
+        if (is_first(session) && session->files.is_open) {
+            files_go_back(&session->files, news->step);
+        }
+    }
+    bool is_common = news->kind == RF_CHECKPOINT_RETURNED || news->kind == RF_CHECKPOINT_NONE;
+    if (!(session->launched && session->elastic) && (is_first(session) || !is_common)) {
+        screen_checkpoint(&session->screen, &session->settings, news);
+    }
+}
+
 static void on_tensor(void *context, bool gradient, const char *name, const float *data,
                       const size_t *shape, int dims) {
     struct session *session = context;
@@ -271,6 +287,7 @@ static int train(struct session *session, struct rf_train_result *result, struct
                                                  .step = on_step,
                                                  .epoch = on_epoch,
                                                  .tensor = on_tensor,
+                                                 .checkpoint = on_checkpoint,
                                                  .stop = on_stop,
                                                  .leave = on_leave,
                                                  .bad = on_bad,

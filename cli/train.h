@@ -12,12 +12,13 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 23 };
+enum { TRAIN_SETTINGS = 28 };
 
 struct train_settings {
     struct rf_train_options train;
     const char *transport;
     const char *log, *save, *save_gradients, *run_dir; /* NULL: not given */
+    const char *on_divergence;
     bool quiet;
     char cache[PATH_MAX]; /* of train.index_cache */
     enum train_source sources[TRAIN_SETTINGS];
@@ -75,6 +76,8 @@ void screen_start(struct train_screen *screen, const struct train_settings *sett
 void screen_step(struct train_screen *screen, const struct rf_train_step *step, int workers);
 void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoch);
 void screen_stopping(struct train_screen *screen);
+void screen_checkpoint(struct train_screen *screen, const struct train_settings *settings,
+                       const struct rf_checkpoint_news *news);
 
 /* Takes the live line away, so that something else can be printed. */
 void screen_clear(struct train_screen *screen);
@@ -122,6 +125,9 @@ void files_close(struct train_files *files);
 void files_start(struct train_files *files, const struct train_settings *settings,
                  const struct rf_train_start *start, const char *transport);
 void files_step(struct train_files *files, const struct rf_train_step *step); /* if it is later */
+
+/* The steps after `step` are undone: their lines go. */
+void files_go_back(struct train_files *files, uint64_t step);
 void files_tensor(struct train_files *files, bool gradient, const char *name, const float *data,
                   const size_t *shape, int dims);
 void files_gradients_write(struct train_files *files);

@@ -455,6 +455,50 @@ void files_step(struct train_files *files, const struct rf_train_step *s) {
     json_decref(object);
 }
 
+/* The end of the last line that tells of `step` or an earlier one. */
+static off_t end_of_step(const struct train_log *log, uint64_t step) {
+    FILE *in = fdopen(dup(log->fd), "r");
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    off_t at = 0, end = 0;
+
+    if (!in) {
+        return -1;
+    }
+    rewind(in);
+    while ((length = getline(&line, &room, in)) > 0) {
+        json_t *object = json_loadb(line, (size_t)length, 0, NULL);
+        json_int_t told = json_integer_value(json_object_get(object, "step"));
+        at += length;
+        if (told <= (json_int_t)step) {
+            end = at;
+        }
+        json_decref(object);
+    }
+    free(line);
+    fclose(in);
+    return end;
+}
+
+static void log_go_back(struct train_log *log, uint64_t step) {
+    if (log->fd < 0 || !log->is_regular) {
+        return;
+    }
+    flock(log->fd, LOCK_EX);
+    off_t end = end_of_step(log, step);
+    if (end >= 0 && !ftruncate(log->fd, end)) {
+        log->end = end;
+        log->last = step;
+    }
+    flock(log->fd, LOCK_UN);
+}
+
+void files_go_back(struct train_files *files, uint64_t step) {
+    log_go_back(&files->metrics, step);
+    log_go_back(&files->log, step);
+}
+
 static void setting_add(void *context, const char *name, const char *value, const char *source) {
     json_object_set_new(context, name, json_pack("{s:s, s:s}", "value", value, "source", source));
 }

@@ -193,6 +193,53 @@ void screen_stopping(struct train_screen *screen) {
     }
 }
 
+static const char *time_text(char out[16]) {
+    time_t now = time(NULL);
+    struct tm local;
+
+    localtime_r(&now, &local);
+    strftime(out, 16, "%H:%M:%S", &local);
+    return out;
+}
+
+void screen_checkpoint(struct train_screen *screen, const struct train_settings *settings,
+                       const struct rf_checkpoint_news *news) {
+    char at[16], bytes[FORMAT_MAX], took[FORMAT_MAX];
+    unsigned long long step = (unsigned long long)news->step;
+    const char *uri = settings->train.checkpoint.uri;
+
+    format_bytes(bytes, news->bytes);
+    format_duration(took, news->seconds);
+    time_text(at);
+    screen_clear(screen);
+    switch (news->kind) {
+    case RF_CHECKPOINT_SAVED:
+        if (!screen->quiet) {
+            fprintf(screen->out, "%s = checkpoint %llu %s/%s, %s in %s, in the background\n", at,
+                    step, uri, news->name, bytes, took);
+        }
+        break;
+    case RF_CHECKPOINT_RETURNED:
+        if (!screen->quiet) {
+            fprintf(screen->out, "%s = %s step %llu: %s/%s, %s read in %s\n", at,
+                    news->rolled_back ? "rolled back to" : "resumed from", step, uri, news->name,
+                    bytes, took);
+        }
+        break;
+    case RF_CHECKPOINT_FAILED:
+        fprintf(stderr, "%s ! checkpoint %llu is not written, training goes on: %s\n", at, step,
+                news->text);
+        break;
+    case RF_CHECKPOINT_BAD:
+        fprintf(stderr, "%s ! checkpoint %s: %s\n", at, news->name, news->text);
+        break;
+    case RF_CHECKPOINT_PARTED:
+    case RF_CHECKPOINT_NONE:
+        break;
+    }
+    fflush(screen->out);
+}
+
 /* The digest of each of the first workers, two or three a line, and what follows from all of them.
  */
 static void digest_print(FILE *out, const struct rf_train_result *result, int size) {
@@ -261,7 +308,9 @@ static void next_print(FILE *out, const struct train_settings *settings,
     const struct rf_train_options *o = &settings->train;
 
     if (result->stopped) {
-        fprintf(out, "  next     the same command starts again from the beginning\n");
+        fprintf(out, settings->train.checkpoint.uri
+                         ? "  next     the same command with --resume auto goes on from here\n"
+                         : "  next     the same command starts again from the beginning\n");
     } else if (size == 1) {
         fprintf(out, "  next     ringfold run -n 4 -- ringfold train %s --data %s\n", o->model,
                 o->data);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sysexits.h>
 
-enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SHARE, SIZE, SWITCH };
+enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SHARE, SIZE, SWITCH, KEEP, EVERY };
 
 struct setting {
     const char *name, *arg, *help;
@@ -60,6 +60,18 @@ static const struct setting table[TRAIN_SETTINGS] = {
      OWN(save)},
     {"save-gradients", "FILE", "write the first step's averaged gradients, as safetensors", TEXT,
      OWN(save_gradients)},
+    {"checkpoint", "URI",
+     "where checkpoints go: a folder, s3://bucket/prefix or gs://bucket/prefix", TEXT,
+     TRAIN(checkpoint.uri)},
+    {"every", "N|TIME", "a checkpoint every N steps, or so often (10m)", EVERY,
+     TRAIN(checkpoint_steps)},
+    {"keep", "K", "keep the newest K checkpoints, 0: all (3)", KEEP, TRAIN(checkpoint.keep)},
+    {"resume", "WHAT",
+     "start from a checkpoint: auto (the newest, where there is one), a step, or another URI", TEXT,
+     TRAIN(checkpoint.resume)},
+    {"on-divergence", "WHAT",
+     "where two groups trained on from one checkpoint: stop, or rollback to what both have (stop)",
+     TEXT, OWN(on_divergence)},
     {"run-dir", "DIR", "the run folder (runs/train-MODEL-TIME)", TEXT, OWN(run_dir)},
     {"model", NULL, NULL, TEXT, TRAIN(model)}, /* the argument, not a flag */
 };
@@ -99,6 +111,23 @@ static int parse_real(const char *text, double *out) {
     }
     *out = value;
     return RF_OK;
+}
+
+/* A number of steps, or a time. */
+static int parse_every(const char *text, struct rf_train_options *options) {
+    uint64_t steps = 0;
+    int ms = 0;
+
+    if (!parse_count(text, INT64_MAX, &steps) && steps > 0) {
+        options->checkpoint_steps = steps;
+        return RF_OK;
+    }
+    int code = parse_duration_ms(text, &ms);
+    if (!code && ms > 0) {
+        options->checkpoint_steps = 0;
+        options->checkpoint_s = ms * 1e-3;
+    }
+    return code || ms <= 0 ? RF_EINVAL : RF_OK;
 }
 
 /* A share of a whole: "0.01" or "1%". */
@@ -149,6 +178,12 @@ static int setting_set(struct train_settings *settings, int index, const char *t
             *(size_t *)field = (size_t)count;
         }
         break;
+    case KEEP:
+        code = parse_int(text, 0, INT_MAX, (int *)field);
+        break;
+    case EVERY:
+        code = parse_every(text, &settings->train);
+        break;
     case SWITCH:
         *(int *)field = !text || (text[0] && strcmp(text, "0") != 0);
         break;
@@ -177,8 +212,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             argp_error(state, "--%s does not take '%s': %s is expected", row->name, arg,
                        row->kind == REAL    ? "a number, 0 or more,"
                        : row->kind == SHARE ? "a share such as 0.01 or 1%"
-                       : row->kind == SIZE  ? "a size such as 4096, 256K or 25M"
-                                            : "a whole number, 0 or more,");
+                       : row->kind == EVERY
+                           ? "a number of steps such as 500, or a time such as 10m,"
+                       : row->kind == SIZE ? "a size such as 4096, 256K or 25M"
+                                           : "a whole number, 0 or more,");
             return EINVAL;
         }
         return 0;
@@ -234,6 +271,26 @@ static bool is_set(const struct train_settings *settings, const char *name) {
     return false;
 }
 
+/* What is said about checkpoints must make sense together. */
+static int divergence_read(struct train_settings *settings, struct rf_error *err) {
+    const char *what = settings->on_divergence ? settings->on_divergence : "stop";
+
+    settings->train.checkpoint.rollback_on_divergence = !strcmp(what, "rollback");
+    if (strcmp(what, "stop") != 0 && strcmp(what, "rollback") != 0) {
+        return report_fail(err, RF_EUSAGE, 0, "--on-divergence is stop or rollback, not '%s'",
+                           what);
+    }
+    if (!settings->train.checkpoint.uri && settings->train.checkpoint.resume) {
+        int code = report_fail(err, RF_EUSAGE, 0, "--resume needs --checkpoint");
+        snprintf(err->next, sizeof err->next, "--checkpoint %s --resume auto",
+                 strcmp(settings->train.checkpoint.resume, "auto") != 0
+                     ? settings->train.checkpoint.resume
+                     : "URI");
+        return code;
+    }
+    return RF_OK;
+}
+
 int train_settings_read(struct train_settings *settings, int argc, char **argv, bool quiet_errors) {
     struct argp_option options[FLAGS + 2] = {{0}};
     struct argp argp = {options, parse_option, "MODEL", doc, NULL, NULL, NULL};
@@ -255,6 +312,9 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
         snprintf(err.next, sizeof err.next,
                  "on Debian: apt install dataset-fashion-mnist, then: "
                  "--data /usr/share/datasets/fashion-mnist");
+    }
+    if (!code) {
+        code = divergence_read(settings, &err);
     }
     if (code) {
         if (quiet_errors) {
@@ -287,7 +347,15 @@ static void value_text(const struct train_settings *settings, const struct setti
     case COUNT64:
         snprintf(out, bytes, "%llu", (unsigned long long)*(const uint64_t *)field);
         break;
+    case EVERY:
+        if (settings->train.checkpoint_steps) {
+            snprintf(out, bytes, "%llu", (unsigned long long)settings->train.checkpoint_steps);
+        } else {
+            snprintf(out, bytes, "%gs", settings->train.checkpoint_s);
+        }
+        break;
     case WIDTH:
+    case KEEP:
     case SWITCH:
         snprintf(out, bytes, "%d", *(const int *)field);
         break;

@@ -179,12 +179,12 @@ static int64_t runner_now(struct rf__runner *runner) {
     return sim_local(of(runner));
 }
 
-static void runner_enter(struct rf__runner *runner, uint64_t config) {
+static void runner_enter(struct rf__runner *runner, uint64_t config, bool may_roll_back) {
     struct sim_worker *worker = of(runner);
 
     interrupt(worker);
     if (!worker->dying) {
-        rf__group_enter(worker->group, config, sim_local(worker));
+        rf__group_enter(worker->group, config, may_roll_back, sim_local(worker));
         sim_wake(worker, sim_soon(worker->sim, 5 * SIM_US));
     }
 }

@@ -35,6 +35,7 @@
 #define RINGFOLD_DDP_H
 
 #include <ringfold/comm.h>
+#include <ringfold/event.h>
 #include <stdbool.h>
 
 #ifdef __cplusplus
@@ -93,9 +94,36 @@ struct rf_step_report {
     double tally;          /* sum of what the members told rf_ddp_tally */
     uint64_t skipped;      /* samples that could not be used */
     uint64_t state_digest; /* of parameters and state before this unit, equal on all; 0: not due */
+    bool saved;     /* a checkpoint of the state before this unit is being written */
+    bool save_late; /* one was asked for, and is not begun, as an earlier one is not written yet */
     uint32_t retries;      /* how often this unit was begun again before */
     uint32_t redone;       /* shards that this member computed in place of members that were lost */
 };
+
+/* Where checkpoints go, and what to start from. Strings are copied. */
+struct rf_checkpoint_options {
+    const char *uri;    /* file:/dir, a path, s3://bucket/prefix or gs://bucket/prefix */
+    const char *resume; /* NULL: begin anew, and where there are checkpoints of more than step 0
+                           already refuse to (RF_EEXISTS); "auto": from the newest that is whole,
+                           where there is one; a step's number; or another URI, to start from the
+                           newest there while there is none in `uri` */
+    int keep;           /* the newest so many are kept; 0: all */
+    int rollback_on_divergence; /* where two groups trained on from one checkpoint: go back to the
+                                   newest that both have, instead of RF_EDIVERGED */
+    const char *config;         /* a JSON object that is kept in each; NULL: {} */
+};
+
+/* What became of checkpoints, on the thread of the caller, within rf_ddp_begin and
+ * rf_ddp_finish_checkpoint. */
+struct rf_checkpoint_news {
+    enum rf_checkpoint_kind kind;
+    uint64_t step, bytes;
+    double seconds;
+    bool rolled_back;  /* RETURNED: the group had trained on, and went back */
+    const char *name;  /* of the checkpoint under its root; borrowed for the call, as `text` is */
+    const char *text;
+};
+typedef void rf_ddp_told_fn(void *context, const struct rf_checkpoint_news *news);
 
 /* Bytes held for one worker. */
 struct rf_ddp_memory {
@@ -116,6 +144,28 @@ RF_API void rf_ddp_destroy(struct rf_ddp *ddp);
  * number of calls before: 0, 1, …; register in the order of the forward pass. `name` is copied. */
 RF_API RF_MUST_CHECK int rf_ddp_register(struct rf_ddp *ddp, const char *name, float *param,
                                          size_t count, struct rf_error *err);
+
+/* The parameter's shape, row-major, 1 to 4 dimensions, for whoever reads checkpoints; without it it
+ * is a row. */
+RF_API RF_MUST_CHECK int rf_ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
+                                      struct rf_error *err);
+
+RF_API void rf_checkpoint_options_init(struct rf_checkpoint_options *options);
+
+/* Before the seal, on all members alike: the job keeps checkpoints. The state is then that of the
+ * checkpoint to resume from, once rf_ddp_seal (in an elastic group: the first rf_ddp_begin) has
+ * returned, and struct rf_step says which step that is. It holds the parameters, the registered
+ * state and nothing else: whatever a step needs besides must follow from its number.
+ *
+ * One of step 0 is taken where there is none. Others are taken when rf_ddp_request_checkpoint asks
+ * for them: copied while the next unit computes, by a thread of the library, each member its part,
+ * and written in the background; a storage that is slow or away costs checkpoints and never a step.
+ * Where no member that is left holds the state, or they disagree and there is no majority, an
+ * elastic group goes back to the newest. `told` may be NULL. */
+RF_API RF_MUST_CHECK int rf_ddp_checkpoint(struct rf_ddp *ddp,
+                                           const struct rf_checkpoint_options *options,
+                                           rf_ddp_told_fn *told, void *context,
+                                           struct rf_error *err);
 
 /* Further state that must stay equal (optimizer moments): hashed with the parameters, not averaged.
  * Borrowed. */
@@ -164,6 +214,17 @@ RF_API void rf_ddp_request_stop(struct rf_ddp *ddp);
 
 /* The unit after this one is a measurement, if any member asks before its commit. */
 RF_API void rf_ddp_request_measure(struct rf_ddp *ddp);
+
+/* The state after this unit goes into a checkpoint, if any member asks before its commit; not where
+ * a member still writes an earlier one (the report's `save_late`), unless this is to be the last:
+ * `is_last`, as with rf_ddp_request_stop. There must be one more unit for it: a measurement at
+ * least. */
+RF_API void rf_ddp_request_checkpoint(struct rf_ddp *ddp, int is_last);
+
+/* After the last unit: waits until this member's part of the checkpoint that was begun, and for who
+ * leads all of it, is written. RF_ETIMEDOUT. What fails is told to `told`. */
+RF_API RF_MUST_CHECK int rf_ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms,
+                                                  struct rf_error *err);
 
 /* Adds to the unit's tally, with the shard that is being worked on (the right answers, say). */
 RF_API void rf_ddp_tally(struct rf_ddp *ddp, double value);

@@ -52,6 +52,9 @@ extern "C" {
     X(EENDED, 307, "the job has ended", "start it under another name, or from its checkpoint")     \
     X(ESTATELESS, 308, "no worker that is left holds the state",                                   \
       "start again from the newest checkpoint")                                                    \
+    X(ECHECKPOINT, 309, "a checkpoint cannot be used",                                             \
+      "use an older one: ringfold ckpt list shows them")                                           \
+    X(EEXISTS, 310, "there is something already", "choose another place")                          \
     X(EDATA, 401, "data cannot be used", "check the file named in the first line")                 \
     X(ENOTFOUND, 402, "not found", "check the name or path")                                       \
     X(EWORKER, 501, "a worker failed", "look at its last lines and its log")                       \

@@ -16,7 +16,17 @@ enum rf_event_kind {
     RF_EVENT_COMMIT, /* a unit was committed */
     RF_EVENT_RETRY,  /* a unit was not committed and is begun again */
     RF_EVENT_SLOW, /* `peer` is slower than the median by `ratio`; `text`: "processor" or "link" */
+    RF_EVENT_CHECKPOINT, /* what became of one: `checkpoint`, `checkpoint_step`, `text` */
     RF_EVENT_DIVERGED /* `peer` holds another state and copies the majority's; `text` the digests */
+};
+
+enum rf_checkpoint_kind {
+    RF_CHECKPOINT_SAVED,    /* whole and durable; told by one member */
+    RF_CHECKPOINT_FAILED,   /* `text` says why; the one before stays */
+    RF_CHECKPOINT_BAD,      /* one was found, or made, unusable: `text` why */
+    RF_CHECKPOINT_PARTED,   /* another group trains on from the same past: `text` */
+    RF_CHECKPOINT_RETURNED, /* this worker's state is now that of this checkpoint */
+    RF_CHECKPOINT_NONE      /* there was none to start from */
 };
 
 struct rf_event {
@@ -30,6 +40,9 @@ struct rf_event {
     uint64_t bytes, digest, samples;
     bool measure;
     uint32_t retries, redone;
+    enum rf_checkpoint_kind checkpoint;
+    uint64_t checkpoint_step;
+    bool rolled_back; /* RETURNED: the group had trained on, and went back */
     char text[160];
 };
 

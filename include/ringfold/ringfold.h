@@ -2,11 +2,13 @@
 #ifndef RINGFOLD_RINGFOLD_H
 #define RINGFOLD_RINGFOLD_H
 
+#include <ringfold/ckpt.h>
 #include <ringfold/comm.h>
 #include <ringfold/data.h>
 #include <ringfold/ddp.h>
 #include <ringfold/error.h>
 #include <ringfold/event.h>
+#include <ringfold/job.h>
 #include <ringfold/limits.h>
 #include <ringfold/plan.h>
 #include <ringfold/store.h>

@@ -36,6 +36,10 @@ struct rf_train_options {
     double clip;           /* global norm; 0: off */
     int hidden;            /* width of the mlp's hidden layers; 0: 256 */
     struct rf_ddp_options ddp;
+    struct rf_checkpoint_options checkpoint; /* uri NULL: none are kept; its `config` is the
+                                                trainer's own */
+    uint64_t checkpoint_steps;               /* one every so many steps; 0: by time */
+    double checkpoint_s;                     /* 600 */
 };
 
 /* What one model needs, in bytes, on one worker. */
@@ -86,7 +90,8 @@ struct rf_train_result {
     uint64_t digest;                      /* of parameters and optimizer state, equal on all */
     uint64_t digests[RF_MAX_LOCAL_RANKS]; /* as each of the first ranks reported it */
     struct rf_train_memory memory;
-    bool stopped; /* by `stop`, before its time */
+    uint64_t resumed_from; /* the step of the checkpoint that this worker started from; 0: none */
+    bool stopped;          /* by `stop`, before its time */
     bool left;    /* this worker alone, by `leave`; the others go on */
     bool late;    /* the job ended while this worker was out of the group: no result is here */
 };
@@ -110,6 +115,7 @@ struct rf_train_callbacks {
     void (*start)(void *context, const struct rf_train_start *start);
     void (*step)(void *context, const struct rf_train_step *step);
     void (*epoch)(void *context, const struct rf_train_epoch *epoch);
+    void (*checkpoint)(void *context, const struct rf_checkpoint_news *news);
     /* Each averaged gradient after the first step (gradient), each parameter at the end. Row-major,
      * `dims` <= 4. */
     void (*tensor)(void *context, bool gradient, const char *name, const float *data,

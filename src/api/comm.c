@@ -2,11 +2,13 @@
  * the layers above use. */
 #include "api/comm.h"
 
+#include "api/checkpoint.h"
 #include "api/engine.h"
 #include "api/events.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "os/clock.h"
+#include "os/faulty.h"
 #include "os/host.h"
 #include "os/net.h"
 #include "os/store_client.h"
@@ -28,6 +30,8 @@ struct rf_comm {
     struct rf__group *group;
     struct rf__engine *engine;
     struct rf__events events;
+    struct rf__saver *saver;          /* NULL: none */
+    struct rf__faulty_blobs *storage; /* the saver's, where failures are rehearsed */
     enum rf_algorithm last_algorithm;
     const char *transport;
     int rank, size;        /* as the caller is told */
@@ -209,10 +213,10 @@ static const char *transport_name(const struct rf_comm *comm) {
     return shm && tcp ? "shm+tcp" : shm ? "shm" : tcp ? "tcp" : "self";
 }
 
-static void runner_enter(struct rf__runner *runner, uint64_t config) {
+static void runner_enter(struct rf__runner *runner, uint64_t config, bool may_roll_back) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     rf__engine_lock(comm->engine);
-    rf__group_enter(comm->group, config, rf__now());
+    rf__group_enter(comm->group, config, may_roll_back, rf__now());
     rf__engine_kick(comm->engine);
     rf__engine_unlock(comm->engine);
 }
@@ -321,6 +325,10 @@ static void runner_alive(struct rf__runner *runner) {
     rf__group_alive(((struct rf_comm *)runner)->group, rf__now());
 }
 
+static void runner_rest(struct rf__runner *runner) {
+    rf__group_alive(((struct rf_comm *)runner)->group, RF__NEVER);
+}
+
 /* From within the driver, so with the lock held. */
 static void on_event(void *context, const struct rf_event *event) {
     struct rf_comm *comm = context;
@@ -331,6 +339,55 @@ static void on_event(void *context, const struct rf_event *event) {
     }
     comm->events.form = form;
     rf__events_write(&comm->events, event);
+}
+
+/* The same: an order of a rehearsal. */
+static void on_order(void *context, const char *order) {
+    struct rf_comm *comm = context;
+    int ms = 0;
+
+    if (!comm->storage) {
+        return;
+    }
+    if (sscanf(order, "storage down %d", &ms) == 1) {
+        rf__faulty_blobs_down(comm->storage, rf__now() + ms * RF__MS);
+    } else if (sscanf(order, "storage full %d", &ms) == 1) {
+        rf__faulty_blobs_full(comm->storage, rf__now() + ms * RF__MS);
+    } else if (!strcmp(order, "storage kill")) {
+        rf__faulty_blobs_kill(comm->storage);
+    }
+}
+
+int rf__comm_saver(struct rf__runner *runner, const struct rf_checkpoint_options *options,
+                   struct rf__saver **out, struct rf_error *err) {
+    struct rf_comm *comm = (struct rf_comm *)runner;
+    struct rf__faulty_blobs *storage = NULL;
+    bool has_engine = comm->engine != NULL;
+
+    if (has_engine) {
+        rf__engine_lock(comm->engine);
+    }
+    struct rf__saver *before = comm->saver;
+    comm->saver = NULL;
+    comm->storage = NULL;
+    if (has_engine) {
+        rf__engine_unlock(comm->engine);
+    }
+    rf__saver_destroy(before);
+    int code = rf__checkpoint_saver(options, comm->options.job,
+                                    comm->options.faults ? &storage : NULL, out, err);
+    if (code) {
+        return code;
+    }
+    if (has_engine) {
+        rf__engine_lock(comm->engine);
+    }
+    comm->saver = *out;
+    comm->storage = storage;
+    if (has_engine) {
+        rf__engine_unlock(comm->engine);
+    }
+    return RF_OK;
 }
 
 static const struct rf__runner_ops runner_ops = {
@@ -352,6 +409,7 @@ static const struct rf__runner_ops runner_ops = {
     .flip_is_due = runner_flip_is_due,
     .tell = runner_tell,
     .alive = runner_alive,
+    .rest = runner_rest,
 };
 
 struct rf__runner *rf__comm_runner(struct rf_comm *comm) {
@@ -470,6 +528,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .faults = options->faults,
         .tell = on_event,
         .tell_context = comm,
+        .rehearse = on_order,
     };
     rc = rf__host_random(&group.nonce, sizeof group.nonce, err);
     if (rc) {
@@ -514,6 +573,7 @@ void rf_comm_destroy(struct rf_comm *comm) {
         rf__engine_unlock(comm->engine);
         rf__engine_destroy(comm->engine);
     }
+    rf__saver_destroy(comm->saver);
     rf__group_destroy(comm->group);
     if (comm->net) {
         comm->net->ops->destroy(comm->net);
@@ -565,7 +625,8 @@ int rf_comm_reform(struct rf_comm *comm, struct rf_error *err) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "a fixed group does not form again");
     }
     if (!comm->runner.size) {
-        runner_enter(&comm->runner, 1); /* in a job without rf_ddp there is nothing to compare */
+        runner_enter(&comm->runner, 1,
+                     false); /* in a job without rf_ddp there is nothing to compare */
     }
     return runner_reform(&comm->runner, &membership, err);
 }

@@ -2,12 +2,19 @@
 #ifndef RF_API_COMM_H
 #define RF_API_COMM_H
 
+#include "ckpt/saver.h"
 #include "group/runner.h"
+
+#include <ringfold/ddp.h>
 
 /* Borrowed; lives as long as the communicator. */
 struct rf__runner *rf__comm_runner(struct rf_comm *comm);
 
 /* Whether a communicator can be made from these; RF_EINVAL says what is wrong. In options.c. */
 int rf__options_check(const struct rf_options *options, struct rf_error *err);
+
+/* A saver for checkpoints, of the communicator's: until it is destroyed, or has another one. */
+int rf__comm_saver(struct rf__runner *runner, const struct rf_checkpoint_options *options,
+                   struct rf__saver **out, struct rf_error *err);
 
 #endif

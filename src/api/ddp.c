@@ -99,3 +99,32 @@ int rf_ddp_buckets(const struct rf_ddp *ddp) {
 int rf_ddp_bucket_of(const struct rf_ddp *ddp, int index) {
     return rf__ddp_bucket_of(ddp, index);
 }
+
+int rf_ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
+                 struct rf_error *err) {
+    return rf__ddp_shape(ddp, index, shape, dims, err);
+}
+
+int rf_ddp_checkpoint(struct rf_ddp *ddp, const struct rf_checkpoint_options *options,
+                      rf_ddp_told_fn *told, void *context, struct rf_error *err) {
+    struct rf__saver *saver;
+
+    int code = rf__ddp_may_keep(ddp, err);
+    if (code) {
+        return code;
+    }
+    code = rf__comm_saver(rf__ddp_runner(ddp), options, &saver, err);
+    if (code) {
+        return code;
+    }
+    rf__ddp_keep(ddp, saver, told, context);
+    return RF_OK;
+}
+
+void rf_ddp_request_checkpoint(struct rf_ddp *ddp, int is_last) {
+    rf__ddp_request_checkpoint(ddp, is_last != 0);
+}
+
+int rf_ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms, struct rf_error *err) {
+    return rf__ddp_finish_checkpoint(ddp, timeout_ms, err);
+}

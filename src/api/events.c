@@ -89,8 +89,28 @@ static const char *name_of(enum rf_event_kind kind) {
         return "retry";
     case RF_EVENT_SLOW:
         return "slow";
+    case RF_EVENT_CHECKPOINT:
+        return "checkpoint";
     case RF_EVENT_DIVERGED:
         return "diverged";
+    }
+    return "?";
+}
+
+static const char *what_of(enum rf_checkpoint_kind kind) {
+    switch (kind) {
+    case RF_CHECKPOINT_SAVED:
+        return "saved";
+    case RF_CHECKPOINT_FAILED:
+        return "failed";
+    case RF_CHECKPOINT_BAD:
+        return "bad";
+    case RF_CHECKPOINT_PARTED:
+        return "parted";
+    case RF_CHECKPOINT_RETURNED:
+        return "returned";
+    case RF_CHECKPOINT_NONE:
+        return "none";
     }
     return "?";
 }
@@ -105,6 +125,14 @@ static void add_details(struct line *line, const struct rf__events *events,
         add_ids(line, "joined", form->ids, form->size, form->last_ids, form->last_size);
         add_ids(line, "lost", form->last_ids, form->last_size, form->ids, form->size);
         add(line, ", \"seconds\": %.6f", event->seconds);
+        add_text(line, "text", event->text);
+        return;
+    case RF_EVENT_CHECKPOINT:
+        add(line,
+            ", \"what\": \"%s\", \"checkpoint\": %" PRIu64 ", \"bytes\": %" PRIu64
+            ", \"seconds\": %.6f, \"rolled_back\": %s",
+            what_of(event->checkpoint), event->checkpoint_step, event->bytes, event->seconds,
+            event->rolled_back ? "true" : "false");
         add_text(line, "text", event->text);
         return;
     case RF_EVENT_REVOKE:

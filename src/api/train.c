@@ -1,5 +1,5 @@
-/* The trainer's public entry: the communicator's runner and the data's
- * folder, wired to src/train. */
+/* The trainer's public entry: the communicator's runner, the data's folder and the checkpoints'
+ * storage, wired to src/train. */
 #include "train/train.h"
 #include "api/comm.h"
 #include "api/data.h"
@@ -14,19 +14,29 @@ int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
              const struct rf_train_callbacks *callbacks, struct rf_train_result *result,
              struct rf_error *err) {
     struct rf__runner *runner = rf__comm_runner(comm);
+    struct rf_checkpoint_options checkpoint = options->checkpoint;
+    char config[RF__TRAIN_CONFIG];
+    struct rf__saver *saver = NULL;
     struct rf__data_files files = {0};
     struct rf_error local;
 
     err = err ? err : &local;
     int code = rf__data_files_open(&files, options->data ? options->data : "", options->index_cache,
                                    options->bad_reads, err);
+    if (!code && checkpoint.uri) {
+        rf__train_config(options, config);
+        checkpoint.config = config;
+        code = rf__comm_saver(runner, &checkpoint, &saver, err);
+    }
     if (code) { /* nobody shall wait for this worker */
         struct rf_error told = *err;
         told.rank = runner->rank;
         runner->ops->fail(runner, &told);
-        return code;
+        goto out;
     }
-    code = rf__train(runner, &files.io, options, callbacks, result, err);
+    code = rf__train(runner, &files.io, saver, options, callbacks, result, err);
+
+out:
     rf__data_files_close(&files);
     return code;
 }

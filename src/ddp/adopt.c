@@ -69,6 +69,18 @@ static void refuse(struct rf_ddp *ddp, const struct rf__membership *m) {
     (void)rf__ddp_fail_with(ddp, &cause, NULL);
 }
 
+/* The group goes back: nothing that was done counts any more. */
+static void start_over(struct rf_ddp *ddp, uint64_t target) {
+    rf__ddp_void(ddp);
+    ddp->work.retries = 0;
+    ddp->units = ddp->steps = ddp->chain = 0;
+    ddp->measure = ddp->stop = false;
+    ddp->save = RF__SAVE_NOT;
+    ddp->holds = true;
+    ddp->rolls_back = true;
+    ddp->target = target;
+}
+
 static void take(struct rf_ddp *ddp, const struct rf__membership *m) {
     size_t size = (size_t)m->size;
 
@@ -81,6 +93,13 @@ static void take(struct rf_ddp *ddp, const struct rf__membership *m) {
     rf__ddp_count_healed(ddp);
     ddp->attempt.failed = false;
     ddp->attempt.prepared = false;
+    ddp->is_behind = ddp->saver && m->units == 0 && !m->ended;
+    if (ddp->saver) {
+        rf__saver_regroup(ddp->saver);
+    }
+    if (m->rolled_back && m->units == 0) {
+        start_over(ddp, m->target);
+    }
     if (!ddp->healed[m->rank]) {
         rf__ddp_void(ddp);
     } else if (!ddp->holds || m->units != ddp->units ||

@@ -54,7 +54,8 @@ static int start_rest(struct rf_ddp *ddp, struct rf_error *err) {
 static bool hash_is_due(const struct rf_ddp *ddp) {
     uint32_t every = ddp->options.hash_every;
 
-    return ddp->measure || ddp->joiners > 0 || (ddp->runner->elastic && ddp->units == 0) ||
+    return ddp->measure || ddp->save != RF__SAVE_NOT || ddp->joiners > 0 ||
+           (ddp->runner->elastic && ddp->units == 0) ||
            (every && ddp->steps && ddp->steps % every == 0);
 }
 
@@ -183,6 +184,9 @@ static int sum_totals(struct rf_ddp *ddp, struct rf_error *err) {
     total[RF__TOTAL_TALLY] = work->tally;
     total[RF__TOTAL_STOP] = ddp->stop;
     total[RF__TOTAL_MEASURE] = ddp->asked;
+    total[RF__TOTAL_SAVE] = ddp->saver && ddp->save_asked;
+    total[RF__TOTAL_MUST] = ddp->saver && ddp->save_must;
+    total[RF__TOTAL_BUSY] = ddp->saver && rf__saver_is_busy(ddp->saver);
     total[RF__TOTAL_AWAITED] =
         runner->elastic && runner->ops->is_awaited(ddp->runner); /* once: all must see the same */
     int rc = run_blocking(ddp, &call, "summing up", err);
@@ -359,6 +363,13 @@ static int agree(struct rf_ddp *ddp, struct rf__step_decision *decision, struct 
     if (rc == 0) {
         rc = check_decision(ddp, decision, &cause);
     }
+    if (rc == RF_EDIVERGED && ddp->runner->elastic && ddp->saver) {
+        /* nobody knows who is right: nobody holds the state, and the group goes back */
+        rf__ddp_void(ddp);
+        (void)rf__ddp_note(ddp);
+        cause.code = RF_EREVOKED; /* not this member's own failure */
+        return rf__ddp_fail_with(ddp, &cause, err);
+    }
     if (rc == RF_EDIVERGED) { /* that line names the step itself */
         return rf__ddp_break(ddp, &cause, err);
     }
@@ -403,6 +414,9 @@ static void fill_report(const struct rf_ddp *ddp, const struct rf__step_decision
         .tally = totals[RF__TOTAL_TALLY],
         .skipped = (uint64_t)totals[RF__TOTAL_SKIPPED],
         .state_digest = ddp->attempt.state_digest,
+        .saved = ddp->save != RF__SAVE_NOT,
+        .save_late =
+            totals[RF__TOTAL_SAVE] > 0 && totals[RF__TOTAL_BUSY] > 0 && totals[RF__TOTAL_MUST] == 0,
         .retries = work->retries,
         .redone = work->redone,
     };
@@ -422,16 +436,37 @@ static void tell_commit(struct rf_ddp *ddp, const struct rf_step_report *report)
     rf__ddp_tell(ddp, ddp->units - 1, event);
 }
 
+/* What of the totals concerns checkpoints. */
+static void take_totals(struct rf_ddp *ddp, const struct rf_step_report *report) {
+    const double *totals = ddp->control.totals;
+    bool busy = totals[RF__TOTAL_BUSY] > 0, asked = totals[RF__TOTAL_SAVE] > 0;
+
+    ddp->save = totals[RF__TOTAL_MUST] > 0 ? RF__SAVE_MUST
+                : asked && !busy           ? RF__SAVE_IF_FREE
+                                           : RF__SAVE_NOT;
+    ddp->save_asked = ddp->save_must = false;
+    ddp->stops = totals[RF__TOTAL_STOP] > 0;
+    if (!report->measure) {
+        ddp->samples += report->samples;
+        ddp->skipped += report->skipped;
+        if (ddp->saver) {
+            rf__saver_step(ddp->saver, ddp->steps, ddp->chain);
+        }
+    }
+}
+
 /* The unit that is prepared is committed. */
 static void settle(struct rf_ddp *ddp, const struct rf_step_report *report) {
     bool measure = ddp->measure;
 
+    rf__ddp_save_settle(ddp, true);
     ddp->reorder = !measure && ddp->steps == 0;
     ddp->averaged = !measure;
     ddp->units++;
     ddp->steps += !measure;
     ddp->chain = ddp->attempt.chain;
     ddp->measure = ddp->control.totals[RF__TOTAL_MEASURE] > 0;
+    take_totals(ddp, report);
     tell_commit(ddp, report);
     ddp->work = (struct rf__ddp_work){.open = false};
     ddp->attempt.prepared = false;
@@ -444,6 +479,7 @@ static void settle(struct rf_ddp *ddp, const struct rf_step_report *report) {
 static int retry(struct rf_ddp *ddp) {
     struct rf_event event = {.kind = RF_EVENT_RETRY, .peer = -1};
 
+    rf__ddp_save_settle(ddp, false);
     ddp->work.retries++;
     ddp->stage = RF__DDP_IDLE;
     event.retries = ddp->work.retries;

@@ -73,6 +73,7 @@ int rf__ddp_create(struct rf__runner *runner, const struct rf_ddp_options *optio
     }
     ddp->runner = runner;
     ddp->options = *options;
+    ddp->target = RF__NEWEST_STEP;
     ddp->capacity = runner->elastic ? runner->max_size : runner->size;
     ddp->shards = options->shards ? options->shards : (uint32_t)ddp->capacity;
     ddp->slow_id = -1;
@@ -95,6 +96,10 @@ static void unseal(struct rf_ddp *ddp) {
     }
     ddp->control_memory = NULL;
     ddp->averages = ddp->gradients = NULL;
+    rf__free(ddp->carried);
+    rf__free(ddp->image);
+    ddp->carried = NULL;
+    ddp->image = NULL;
     rf__free(ddp->slow.scratch);
     rf__free(ddp->slow.record);
     rf__free(ddp->joiner);
@@ -136,6 +141,7 @@ void rf__ddp_destroy(struct rf_ddp *ddp) {
         (void)rf__ddp_break(ddp, &cause, NULL);
     }
     rf__ddp_drain(ddp);
+    rf__ddp_save_settle(ddp, false);
     unseal(ddp);
     for (int i = 0; i < ddp->extras; i++) {
         rf__free(ddp->extra[i].name);
@@ -214,6 +220,54 @@ int rf__ddp_register(struct rf_ddp *ddp, const char *name, float *param, size_t 
     ddp->tensors++;
     ddp->floats += floats;
     return 0;
+}
+
+int rf__ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
+                  struct rf_error *err) {
+    size_t count = 1;
+
+    if (ddp->stage != RF__DDP_OPEN || !rf__ddp_in_range(ddp, index)) {
+        return rf__fail(err, RF_EINVAL, 0, "parameter %d is not one that waits for the seal",
+                        index);
+    }
+    if (dims < 1 || dims > RF__CKPT_DIMS) {
+        return rf__fail(err, RF_EINVAL, 0, "'%s' has %d dimensions, expected 1 to %d",
+                        ddp->tensor[index].name, dims, RF__CKPT_DIMS);
+    }
+    for (int i = 0; i < dims; i++) {
+        bool fits = shape[i] > 0 && shape[i] <= ddp->count[index] / count;
+        count = fits ? count * shape[i] : 0;
+        if (!fits) {
+            break;
+        }
+        ddp->tensor[index].shape[i] = shape[i];
+    }
+    if (count != ddp->count[index]) {
+        return rf__fail(err, RF_EINVAL, 0, "the shape of '%s' is not that of its %zu elements",
+                        ddp->tensor[index].name, ddp->count[index]);
+    }
+    ddp->tensor[index].dims = dims;
+    return 0;
+}
+
+int rf__ddp_may_keep(const struct rf_ddp *ddp, struct rf_error *err) {
+    if (ddp->stage != RF__DDP_OPEN || ddp->saver) {
+        return rf__fail(err, RF_EINVAL, 0, "checkpoints are asked for %s",
+                        ddp->saver ? "twice" : "after the seal");
+    }
+    return 0;
+}
+
+struct rf__runner *rf__ddp_runner(const struct rf_ddp *ddp) {
+    return ddp->runner;
+}
+
+void rf__ddp_keep(struct rf_ddp *ddp, struct rf__saver *saver, rf_ddp_told_fn *told,
+                  void *context) {
+    RF_ASSERT(ddp->stage == RF__DDP_OPEN && !ddp->saver);
+    ddp->saver = saver;
+    ddp->told = told;
+    ddp->told_context = context;
 }
 
 int rf__ddp_register_state(struct rf_ddp *ddp, const char *name, void *state, size_t bytes,
@@ -296,13 +350,16 @@ static int allocate_control(struct rf_ddp *ddp, struct rf_error *err) {
     size_t order_bytes = (size_t)ddp->tensors * sizeof(uint32_t);
     size_t done_bytes = rf__ddp_map_bytes(ddp);
     size_t header_bytes = rf__ddp_header_bytes(ddp->tensors);
+    size_t choice_bytes = ddp->saver ? RF__DDP_CHOICE_BYTES : 0;
+    size_t verdict_bytes = ddp->saver ? RF__DDP_VERDICT_BYTES : 0;
 
     int rc =
         ops->alloc(ddp->runner,
                    2 * padded(sizeof(double)) + 2 * padded(totals_bytes) +
                        padded(RF__STEP_REPORT_BYTES) + padded(size * RF__STEP_REPORT_BYTES) +
                        padded(digest_bytes) + padded(size * digest_bytes) + padded(order_bytes) +
-                       padded(done_bytes) + padded(size * done_bytes) + padded(header_bytes),
+                       padded(done_bytes) + padded(size * done_bytes) + padded(header_bytes) +
+                       padded(choice_bytes) + padded(verdict_bytes) + padded(size * verdict_bytes),
                    &ddp->control_memory, err);
     if (rc) {
         ddp->control_memory = NULL;
@@ -321,6 +378,9 @@ static int allocate_control(struct rf_ddp *ddp, struct rf_error *err) {
     c->done = take(&at, done_bytes);
     c->alldone = take(&at, size * done_bytes);
     c->header = take(&at, header_bytes);
+    c->choice = take(&at, choice_bytes);
+    c->verdict = take(&at, verdict_bytes);
+    c->verdicts = take(&at, size * verdict_bytes);
     return 0;
 }
 
@@ -390,14 +450,24 @@ static int seal_elastic(struct rf_ddp *ddp, struct rf_error *err) {
         return rf__fail(err, RF_EINVAL, 0, "no parameter is registered");
     }
     ddp->holds = true;
-    ddp->runner->ops->enter(ddp->runner, ddp->config);
+    ddp->runner->ops->enter(ddp->runner, ddp->config, ddp->saver != NULL);
     return 0;
 }
 
 static int seal_fixed(struct rf_ddp *ddp, struct rf_error *err) {
     rf__ddp_adopt_fixed(ddp);
-    ddp->chain = rf__ddp_hash_state(ddp);
-    int rc = compare_states(ddp, ddp->chain, "comparing the initial state", "at the start", err);
+    if (ddp->tensors == 0) { /* what follows would have nothing to work on */
+        ddp->is_behind = false;
+    }
+    int rc = ddp->is_behind ? rf__ddp_return(ddp, err) : 0;
+    if (rc) {
+        return rc;
+    }
+    if (ddp->units == 0) {
+        ddp->chain = rf__ddp_hash_state(ddp);
+    }
+    rc = compare_states(ddp, rf__ddp_hash_state(ddp), "comparing the initial state", "at the start",
+                        err);
     if (rc == 0 && ddp->tensors == 0) {
         rc = rf__fail(err, RF_EINVAL, 0, "no parameter is registered");
     }
@@ -428,6 +498,12 @@ int rf__ddp_seal(struct rf_ddp *ddp, struct rf_error *err) {
     rf__ddp_lay_out(ddp);
     rf__ddp_measure_state(ddp);
     ddp->config = rf__ddp_hash_registration(ddp);
+    ddp->is_behind = ddp->saver != NULL;
+    rc = ddp->saver ? rf__ddp_describe(ddp, &cause) : 0;
+    if (rc) {
+        rc = rf__ddp_break(ddp, &cause, err);
+        goto out;
+    }
     rc = ddp->runner->elastic ? seal_elastic(ddp, err) : seal_fixed(ddp, err);
     if (rc == 0) {
         ddp->stage = RF__DDP_IDLE;
@@ -449,6 +525,11 @@ void rf__ddp_request_stop(struct rf_ddp *ddp) {
 
 void rf__ddp_request_measure(struct rf_ddp *ddp) {
     ddp->asked = true;
+}
+
+void rf__ddp_request_checkpoint(struct rf_ddp *ddp, bool is_last) {
+    ddp->save_asked = true;
+    ddp->save_must = ddp->save_must || is_last;
 }
 
 const float *rf__ddp_average(const struct rf_ddp *ddp, int index) {

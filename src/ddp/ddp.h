@@ -6,6 +6,7 @@
 #ifndef RF_DDP_DDP_H
 #define RF_DDP_DDP_H
 
+#include "ckpt/saver.h"
 #include "group/runner.h"
 
 #include <ringfold/ddp.h>
@@ -23,6 +24,15 @@ int rf__ddp_register(struct rf_ddp *ddp, const char *name, float *param, size_t 
                      struct rf_error *err);
 int rf__ddp_register_state(struct rf_ddp *ddp, const char *name, void *state, size_t bytes,
                            struct rf_error *err);
+int rf__ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
+                  struct rf_error *err);
+
+/* RF_EINVAL after the seal, or where it keeps checkpoints already. */
+int rf__ddp_may_keep(const struct rf_ddp *ddp, struct rf_error *err);
+struct rf__runner *rf__ddp_runner(const struct rf_ddp *ddp);
+
+/* Before the seal. The saver is borrowed until destroy. */
+void rf__ddp_keep(struct rf_ddp *ddp, struct rf__saver *saver, rf_ddp_told_fn *told, void *context);
 int rf__ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 
 int rf__ddp_begin(struct rf_ddp *ddp, struct rf_step *out, struct rf_error *err);
@@ -38,6 +48,8 @@ int rf__ddp_shard_done(struct rf_ddp *ddp, double loss_sum);
 int rf__ddp_commit(struct rf_ddp *ddp, struct rf_step_report *report, struct rf_error *err);
 void rf__ddp_request_stop(struct rf_ddp *ddp);
 void rf__ddp_request_measure(struct rf_ddp *ddp);
+void rf__ddp_request_checkpoint(struct rf_ddp *ddp, bool is_last);
+int rf__ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms, struct rf_error *err);
 void rf__ddp_tally(struct rf_ddp *ddp, double value);
 const float *rf__ddp_average(const struct rf_ddp *ddp, int index);
 int rf__ddp_state_digest(struct rf_ddp *ddp, uint64_t *digest, struct rf_error *err);

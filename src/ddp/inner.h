@@ -5,11 +5,13 @@
  *     state.c    parameters and registered state as one run of bytes: hashed, cut into stripes
  *     adopt.c    a new generation: what of our work it keeps
  *     unit.c     begin, the deal of the shards, gradients that become ready
+ *     save.c     checkpoints: taking them beside the units, and going back to one
  *     heal.c     copying the state from those that hold it to those that do not
  *     commit.c   prepare, agree, commit; and what becomes of a unit that is cut */
 #ifndef RF_DDP_INNER_H
 #define RF_DDP_INNER_H
 
+#include "ckpt/saver.h"
 #include "ddp/buckets.h"
 #include "ddp/ddp.h"
 #include "member/slow.h"
@@ -19,12 +21,16 @@ enum {
     RF__DDP_IN_FLIGHT = 256, /* buckets; the rest starts as these complete */
     RF__DDP_DIGESTS = 2,     /* gathered at the seal: what was registered, and its contents */
     RF__DDP_CONTEXT_MAX = 96,
-    RF__HEAL_IN_FLIGHT = 64 /* messages of state */
+    RF__DDP_CHOICE_BYTES = 512,  /* what to go back to, as the first member found it */
+    RF__DDP_VERDICT_BYTES = 256, /* whether a member could */
+    RF__HEAL_IN_FLIGHT = 64      /* messages of state */
 };
 
 struct rf__ddp_tensor {
     char *name;
     float *param; /* the caller's */
+    int dims;     /* as told by the caller; 0: a row of `count` */
+    uint64_t shape[RF__CKPT_DIMS];
     bool ready;
     uint64_t digest; /* of this step's average */
 };
@@ -52,6 +58,9 @@ enum rf__ddp_total {
     RF__TOTAL_TALLY,
     RF__TOTAL_STOP,    /* members that ask for it */
     RF__TOTAL_MEASURE, /* the same */
+    RF__TOTAL_SAVE,    /* members that ask for a checkpoint */
+    RF__TOTAL_MUST,    /* ... that is waited for, as it is the last */
+    RF__TOTAL_BUSY,    /* members that still write an earlier one */
     RF__TOTAL_AWAITED, /* members that know of a worker that waits to be taken in */
     RF__TOTAL_COUNT
 };
@@ -66,6 +75,14 @@ struct rf__ddp_control {
     uint32_t *order;               /* the observed one, by position */
     unsigned char *done, *alldone; /* shards, as bits; of this member, of all by rank */
     unsigned char *header;         /* of the state */
+    unsigned char *choice, *verdict, *verdicts; /* of a return to a checkpoint */
+};
+
+/* A checkpoint of the state before the unit, as all know. */
+enum rf__ddp_save {
+    RF__SAVE_NOT,
+    RF__SAVE_IF_FREE, /* unless a member still writes an earlier one */
+    RF__SAVE_MUST
 };
 
 /* A unit as this member has worked on it; lives through retries. */
@@ -165,6 +182,22 @@ struct rf_ddp {
     struct rf__ddp_heal heal;
     struct rf__slow slow;
     int slow_id; /* the member that this one would put out, or -1 */
+
+    /* Checkpoints. */
+    struct rf__saver *saver; /* NULL: none are kept */
+    rf_ddp_told_fn *told;
+    void *told_context;
+    struct rf__ckpt_tensor *image; /* parameters, registered state, `carried` */
+    struct rf__ckpt_state state;   /* all of it */
+    unsigned char *carried;        /* what this object itself must find again, encoded */
+    uint64_t samples, skipped;     /* used for training since its beginning; left out */
+    enum rf__ddp_save save;        /* what the members agreed on for this unit */
+    bool save_asked, save_must;    /* by this member, for the next one */
+    bool saving;                   /* this attempt: the saver has it */
+    bool stops;                    /* the unit is the last one, as a member asked for a stop */
+    bool is_behind;                /* units are 0, and the state may have to be had elsewhere */
+    bool rolls_back;               /* ... for the group went back */
+    uint64_t target;
 };
 
 static inline int64_t rf__ddp_now(const struct rf_ddp *ddp) {
@@ -264,6 +297,22 @@ int rf__ddp_start_count(struct rf_ddp *ddp, struct rf_error *err);
  * allows. */
 int rf__ddp_start_complete(struct rf_ddp *ddp, struct rf_error *err);
 struct rf__ddp_context rf__ddp_context_of_bucket(const struct rf_ddp *ddp, int k);
+
+/* ---- save.c */
+
+size_t rf__ddp_carried_bytes(int tensors);
+
+/* At the seal: describes the state for checkpoints. */
+int rf__ddp_describe(struct rf_ddp *ddp, struct rf_error *err);
+
+/* Where the group stands at its beginning: all members take the state of a checkpoint, where one is
+ * to be had. Collective. */
+int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err);
+
+/* An attempt begins, with what the members agreed on. */
+void rf__ddp_save_start(struct rf_ddp *ddp);
+void rf__ddp_save_settle(struct rf_ddp *ddp, bool committed);
+void rf__ddp_save_tell(struct rf_ddp *ddp); /* what there is to tell of checkpoints */
 
 /* ---- heal.c */
 

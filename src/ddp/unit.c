@@ -16,16 +16,18 @@
 /* ---- the deal
  * --------------------------------------------------------------------------------- */
 
-/* A map travels with its digest behind it: a bit that flipped on the way would deal one member
- * other shards than the others know of. */
-enum { SEAL_BYTES = 8 };
+/* A map travels with what its member knows of a checkpoint that is due (1: yes, 2: it must be, 4:
+ * it still writes an earlier one), and with a digest behind it: a bit that flipped on the way would
+ * deal one member other shards than the others know of. */
+enum { SAVE_BYTES = 1, SEAL_BYTES = 8 };
+enum { SAVE_DUE = 1, SAVE_MUST = 2, SAVE_BUSY = 4 };
 
 static size_t bitmap_bytes(const struct rf_ddp *ddp) {
     return (ddp->shards + 7) / 8;
 }
 
 size_t rf__ddp_map_bytes(const struct rf_ddp *ddp) {
-    return bitmap_bytes(ddp) + SEAL_BYTES;
+    return bitmap_bytes(ddp) + SAVE_BYTES + SEAL_BYTES;
 }
 
 static bool bit(const unsigned char *bits, uint32_t i) {
@@ -44,24 +46,25 @@ static int refuse_map(struct rf_ddp *ddp, int rank, const char *why, struct rf_e
 /* One member's map, as it can be. */
 static bool is_valid(const struct rf_ddp *ddp, int rank, const unsigned char *map) {
     size_t bytes = bitmap_bytes(ddp);
-    struct rf__reader r = rf__reader(map + bytes, SEAL_BYTES);
+    struct rf__reader r = rf__reader(map + bytes + SAVE_BYTES, SEAL_BYTES);
     unsigned char beyond = ddp->shards % 8 ? (unsigned char)(0xff << ddp->shards % 8) : 0;
     bool some = false;
 
     for (size_t i = 0; i < bytes; i++) {
         some = some || map[i];
     }
-    return rf__read_u64(&r) == rf__digest(map, bytes, 0) && !(map[bytes - 1] & beyond) &&
-           (ddp->healed[rank] || !some);
+    return rf__read_u64(&r) == rf__digest(map, bytes + SAVE_BYTES, 0) &&
+           !(map[bytes - 1] & beyond) && (ddp->healed[rank] || !some);
 }
 
 /* Adds all members' maps into the first one's place; each shard is done once at most. */
 static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
-    unsigned char *merged = ddp->control.alldone;
+    unsigned char *merged = ddp->control.alldone, save = 0;
 
     for (int r = 0; r < ddp->runner->size; r++) {
         const unsigned char *map = merged + (size_t)r * rf__ddp_map_bytes(ddp);
         bool twice = false;
+        save |= map[bitmap_bytes(ddp)];
         if (!is_valid(ddp, r, map)) {
             return refuse_map(ddp, r, "says that it has done shards that it cannot have done", err);
         }
@@ -73,18 +76,25 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
             return refuse_map(ddp, r, "has done a shard that another has done too", err);
         }
     }
+    ddp->save = save & SAVE_MUST                           ? RF__SAVE_MUST
+                : (save & SAVE_DUE) && !(save & SAVE_BUSY) ? RF__SAVE_IF_FREE
+                                                           : RF__SAVE_NOT;
     return 0;
 }
 
 static int gather_done(struct rf_ddp *ddp, struct rf_error *err) {
-    struct rf__writer w = rf__writer(ddp->control.done + bitmap_bytes(ddp), SEAL_BYTES);
+    unsigned char *save = ddp->control.done + bitmap_bytes(ddp);
+    struct rf__writer w = rf__writer(save + SAVE_BYTES, SEAL_BYTES);
     struct rf_call call = {.coll = RF_COLL_ALL_GATHER,
                            .type = RF_U8,
                            .send = ddp->control.done,
                            .recv = ddp->control.alldone,
                            .count = rf__ddp_map_bytes(ddp)};
 
-    rf__write_u64(&w, rf__digest(ddp->control.done, bitmap_bytes(ddp), 0));
+    *save = (unsigned char)((ddp->save != RF__SAVE_NOT ? SAVE_DUE : 0) |
+                            (ddp->save == RF__SAVE_MUST ? SAVE_MUST : 0) |
+                            (ddp->saver && rf__saver_is_busy(ddp->saver) ? SAVE_BUSY : 0));
+    rf__write_u64(&w, rf__digest(ddp->control.done, bitmap_bytes(ddp) + SAVE_BYTES, 0));
     int rc =
         rf__ddp_run(ddp, &call, rf__ddp_context(ddp, "asking which shards are done").text, err);
     return rc ? rc : merge_done(ddp, err);
@@ -200,6 +210,9 @@ static int open_attempt(struct rf_ddp *ddp, struct rf_error *err) {
         deal_shards(ddp);
         rc = ddp->joiners ? rf__ddp_heal_start(ddp, err) : 0;
     }
+    if (rc == 0) {
+        rf__ddp_save_start(ddp);
+    }
     reset_ready(ddp);
     return rc;
 }
@@ -220,7 +233,12 @@ static int begin_elastic(struct rf_ddp *ddp, struct rf_error *err) {
             ddp->runner->ops->is_over(ddp->runner)) {
             rc = rf__ddp_adopt(ddp, &committed, err);
         }
-        if (rc == 0 && !ddp->attempt.failed) {
+        bool may = rc == 0 && !ddp->attempt.failed;
+        if (may && ddp->is_behind) {
+            rc = rf__ddp_return(ddp, err);
+            may = rc == 0 && !ddp->attempt.failed;
+        }
+        if (may) {
             flip_a_bit(ddp);
             open = open_attempt(ddp, NULL) == 0;
         }
@@ -237,6 +255,7 @@ int rf__ddp_begin(struct rf_ddp *ddp, struct rf_step *out, struct rf_error *err)
         return rc;
     }
     ddp->averaged = false;
+    rf__ddp_save_tell(ddp);
     rc = runner->elastic ? begin_elastic(ddp, err) : open_attempt(ddp, err);
     if (rc) {
         return rc;

@@ -6,7 +6,9 @@
  *     rf/JOB/m/ID         a worker that is here; dies with its lease
  *     rf/JOB/g/G/r/ID     what a member reported when it left generation G
  *     rf/JOB/no/ID        why a worker is not taken in
- *     rf/JOB/fault/ID     an order of a rehearsal: "cut MS" or "flip"
+ *     rf/JOB/rollback     an operator's order to go back to a checkpoint
+ *     rf/JOB/fault/ID     an order of a rehearsal: "cut MS", "flip", "storage down MS",
+ *                         "storage full MS" or "storage kill"
  *
  * What is to stand in the store is kept as a wish until the store has answered: a store that is
  * away delays, and changes nothing. */
@@ -101,6 +103,8 @@ static void take_fault(struct rf__group *group, const struct rf__store_event *ev
         if (group->options.store->ops->mute) {
             group->options.store->ops->mute(group->options.store, until);
         }
+    } else if (group->options.rehearse) {
+        group->options.rehearse(group->options.tell_context, text);
     }
 }
 
@@ -151,6 +155,8 @@ static void take_key(struct rf__group *group, const struct rf__store_event *even
     }
     if (!strcmp(at, "generation")) {
         rf__member_see_generation(e->member, event->value, event->value_bytes, event->key_revision);
+    } else if (!strcmp(at, "rollback")) {
+        rf__member_see_rollback(e->member, event->value, event->value_bytes);
     } else if (skip(&at, "m/") && read_number(&at, &id) && !*at && id < RF__MEMBER_ID_MAX) {
         if ((int)id == group->options.id) {
             take_own_record(group, event);
@@ -785,9 +791,9 @@ bool rf__group_is_placed(const struct rf__group *group) {
            group->state == RF__GROUP_FAILED;
 }
 
-void rf__group_enter(struct rf__group *group, uint64_t config, int64_t now) {
+void rf__group_enter(struct rf__group *group, uint64_t config, bool may_roll_back, int64_t now) {
     group->now = now > group->now ? now : group->now;
-    rf__member_enter(group->elastic.member, config);
+    rf__member_enter(group->elastic.member, config, may_roll_back);
     drain(group);
     set_state(group);
 }
@@ -815,6 +821,8 @@ int rf__group_membership(struct rf__group *group, struct rf__membership *out,
         .rank = group->rank,
         .size = group->size,
         .ended = g->ended,
+        .rolled_back = g->rolled_back,
+        .target = g->target,
         .units = g->units,
         .chain = g->chain,
         .commit = e->healed[group->rank] && e->noted.prepared && e->noted.units + 1 == g->units,

@@ -26,6 +26,9 @@ struct rf__membership {
     uint64_t generation;
     int rank, size;
     bool ended;     /* the job is over: this worker is by itself, to commit its last unit */
+    bool rolled_back; /* nobody holds the state, whatever `healed` says: all take that of the
+                         checkpoint of step `target`, or the newest (RF__NEWEST_STEP) */
+    uint64_t target;
     uint64_t units; /* committed by the group: the next unit has this number */
     uint64_t chain; /* the digest after them */
     bool commit;    /* unit `units` - 1 was decided while the group re-formed: a member that has it
@@ -61,9 +64,10 @@ struct rf__runner_ops {
     /* The rest is for elastic groups (`elastic`), and NULL in others. There `fail` ends the
      * generation, not the group. */
 
-    /* Before this worker takes part: what it trains, as a digest that must be equal on all. Not
-     * blocking: a worker outside of the group is taken in later. */
-    void (*enter)(struct rf__runner *runner, uint64_t config);
+    /* Before this worker takes part: what it trains, as a digest that must be equal on all; whether
+     * the state can be had from checkpoints. Not blocking: a worker outside of the group is taken
+     * in later. */
+    void (*enter)(struct rf__runner *runner, uint64_t config, bool may_roll_back);
 
     /* Says what this member has done. RF_EREVOKED, and nothing is said, where the runner's
      * generation is over: what became of the unit is then in the next membership. */
@@ -98,6 +102,10 @@ struct rf__runner_ops {
 
     /* The caller's thread has moved: called whenever it enters the layers above. */
     void (*alive)(struct rf__runner *runner);
+
+    /* Until it is called again the caller's thread may stand still for as long as it likes: it
+     * waits for a storage, say. */
+    void (*rest)(struct rf__runner *runner);
 };
 
 /* Implementations embed this first. */

@@ -8,6 +8,8 @@
  */
 #include "member/decide.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 bool rf__candidate_is_welcome(const struct rf__facts *facts,
@@ -297,6 +299,17 @@ static void add(struct rf__generation *next, int id, uint64_t nonce, bool healed
         (struct rf__member_entry){.id = id, .nonce = nonce, .healed = healed};
 }
 
+/* All members, and those who come, take the state from a checkpoint. */
+static void roll_back(struct rf__generation *next, uint64_t target) {
+    next->commit = false;
+    next->units = next->chain = 0;
+    next->rolled_back = true;
+    next->target = target;
+    for (int i = 0; i < next->count; i++) {
+        next->members[i].healed = true;
+    }
+}
+
 enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation *next) {
     const struct rf__generation *g = facts->current;
     unsigned char seats[RF_MAX_RANKS] = {0};
@@ -304,8 +317,13 @@ enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation
     struct outcome o = resolve(facts);
     int whole = 0;
 
-    *next = (struct rf__generation){
-        .number = g->number + 1, .commit = o.commit, .units = o.units, .chain = o.chain};
+    *next = (struct rf__generation){.number = g->number + 1,
+                                    .commit = o.commit,
+                                    .units = o.units,
+                                    .chain = o.chain,
+                                    .rolled_back = g->rolled_back && o.units == 0,
+                                    .target = o.units == 0 ? g->target : 0,
+                                    .order = g->order};
     for (int rank = 0; rank < g->count; rank++) {
         const struct rf__report *report = facts->reports[rank];
         is_whole_at[rank] = report && o.known && is_whole(&report->progress, &o);
@@ -329,10 +347,17 @@ enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation
             add(next, candidate->id, candidate->nonce, false);
         }
     }
+    bool enough = next->count >= facts->min_size && next->count > 0;
+    bool is_lost = o.diverged || (!whole && facts->gives_up);
+    if (enough && facts->may_roll_back && (facts->order || is_lost)) {
+        roll_back(next, facts->order ? facts->order->step : RF__NEWEST_STEP);
+        next->order = facts->order ? facts->order->nonce : g->order;
+        return RF__VERDICT_FORM;
+    }
     if (o.diverged) {
         return RF__VERDICT_DIVERGED;
     }
-    if (next->count < facts->min_size || next->count == 0) {
+    if (!enough) {
         return RF__VERDICT_TOO_FEW;
     }
     return whole ? RF__VERDICT_FORM : RF__VERDICT_STATELESS;
@@ -347,6 +372,27 @@ enum rf__verdict rf__decide_first(const struct rf__facts *facts, struct rf__gene
             add(next, candidate->id, candidate->nonce, true);
         }
     }
+    return next->count < facts->min_size || next->count == 0 ? RF__VERDICT_TOO_FEW
+                                                             : RF__VERDICT_FORM;
+}
+
+enum rf__verdict rf__decide_anew(const struct rf__facts *facts, struct rf__generation *next) {
+    const struct rf__generation *g = facts->current;
+
+    *next = (struct rf__generation){.number = g->number + 1, .order = g->order};
+    snprintf(next->cause, sizeof next->cause, "no worker of generation %" PRIu64 " is left",
+             g->number);
+    for (int i = 0; i < facts->candidate_count && next->count < facts->max_size; i++) {
+        const struct rf__candidate *candidate = facts->candidates[i];
+        if (rf__candidate_is_welcome(facts, candidate)) {
+            add(next, candidate->id, candidate->nonce, true);
+        }
+    }
+    for (int rank = 0; rank < g->count; rank++) {
+        drop(next, g->members[rank].id, RF__DOUBT_END);
+    }
+    roll_back(next, facts->order ? facts->order->step : RF__NEWEST_STEP);
+    next->order = facts->order ? facts->order->nonce : g->order;
     return next->count < facts->min_size || next->count == 0 ? RF__VERDICT_TOO_FEW
                                                              : RF__VERDICT_FORM;
 }

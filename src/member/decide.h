@@ -23,6 +23,13 @@ struct rf__facts {
     int candidate_count;
     int min_size, max_size;
     uint64_t config; /* of the job; 0: not known here, so nobody new is taken in */
+
+    /* Where the job keeps checkpoints it goes back to one by an operator's order, where members
+     * disagree and nobody has a majority, and where nobody holds the state and nothing better is to
+     * be waited for. */
+    bool may_roll_back;
+    const struct rf__rollback *order; /* not carried out yet; or NULL */
+    bool gives_up;                    /* nobody is waited for any more */
 };
 
 /* `next` and `count` (who would be in it) are filled in whatever the verdict. */
@@ -31,6 +38,10 @@ enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation
 /* The first generation of a job: all candidates that want in, by id, all in the same state, for
  * which their seed stands (and their first step report). */
 enum rf__verdict rf__decide_first(const struct rf__facts *facts, struct rf__generation *next);
+
+/* The generation after `current`, of which nobody is left: all candidates that want in, to start
+ * from a checkpoint. */
+enum rf__verdict rf__decide_anew(const struct rf__facts *facts, struct rf__generation *next);
 
 /* Whether a candidate is to be taken into the generation after `current`. */
 bool rf__candidate_is_welcome(const struct rf__facts *facts, const struct rf__candidate *candidate);

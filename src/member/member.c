@@ -16,7 +16,7 @@
 
 /* How long the report of a member is waited for whose connection ended, in case that it lives; and
  * by how much each later rank holds back, so that usually one proposes. */
-enum { SETTLE_MS = 150, STAGGER_MS = 100, REFUSALS = 16 };
+enum { SETTLE_MS = 150, STAGGER_MS = 100, REFUSALS = 16, GIVE_UP_DETECTS = 10 };
 
 enum {
     DUE_PUBLISH = 1,
@@ -37,6 +37,7 @@ struct rf__member {
 
     /* The own record. */
     uint64_t config;
+    bool may_roll_back;
     bool synced, published;
     bool stands; /* in the store, as one who wants in: what only we know must not be counted on */
     int64_t wants_at;              /* not before: cool-down */
@@ -46,6 +47,7 @@ struct rf__member {
     /* The store, as seen. */
     struct rf__generation newest;
     int64_t newest_revision;
+    struct rf__rollback rollback;                   /* the newest order; nonce 0: none */
     struct rf__candidate *candidates[RF_MAX_RANKS]; /* by id, ascending */
     int candidate_count;
 
@@ -132,6 +134,13 @@ static struct rf__candidate *own_candidate(struct rf__member *m) {
     return m->candidates[find_candidate(m, m->options.id)]; /* it is never removed */
 }
 
+/* An order to roll back that `generation` does not know of; or NULL. */
+static const struct rf__rollback *order_after(const struct rf__member *m,
+                                              const struct rf__generation *generation) {
+    bool is_new = m->rollback.nonce && m->rollback.nonce != generation->order;
+    return is_new ? &m->rollback : NULL;
+}
+
 static struct rf__facts facts_of(const struct rf__member *m) {
     return (struct rf__facts){.current = &m->current,
                               .reports = m->seen,
@@ -139,7 +148,9 @@ static struct rf__facts facts_of(const struct rf__member *m) {
                               .candidate_count = m->candidate_count,
                               .min_size = m->options.min_size,
                               .max_size = m->options.max_size,
-                              .config = m->config};
+                              .config = m->config,
+                              .may_roll_back = m->may_roll_back,
+                              .order = order_after(m, &m->current)};
 }
 
 enum rf__member_state rf__member_state(const struct rf__member *m) {
@@ -182,7 +193,13 @@ const struct rf_error *rf__member_error(const struct rf__member *m) {
 bool rf__member_is_awaited(const struct rf__member *m) {
     struct rf__facts facts = facts_of(m);
 
-    if (m->state != RF__MEMBER_RUNNING || m->current.count >= m->options.max_size) {
+    if (m->state != RF__MEMBER_RUNNING) {
+        return false;
+    }
+    if (facts.order && facts.may_roll_back) {
+        return true;
+    }
+    if (m->current.count >= m->options.max_size) {
         return false;
     }
     for (int i = 0; i < m->candidate_count; i++) {
@@ -482,6 +499,15 @@ void rf__member_see_refusal(struct rf__member *m, const void *bytes, size_t leng
     }
 }
 
+void rf__member_see_rollback(struct rf__member *m, const void *bytes, size_t length) {
+    struct rf__rollback seen;
+
+    if (bytes && rf__rollback_decode(bytes, length, &seen) == 0) {
+        m->rollback = seen;
+        consider(m);
+    }
+}
+
 void rf__member_unsynced(struct rf__member *m) {
     m->synced = false;
     for (int i = m->candidate_count - 1; i >= 0; i--) {
@@ -535,8 +561,9 @@ void rf__member_revoke(struct rf__member *m, const char *why) {
     }
 }
 
-void rf__member_enter(struct rf__member *m, uint64_t config) {
+void rf__member_enter(struct rf__member *m, uint64_t config, bool may_roll_back) {
     m->config = config ? config : 1;
+    m->may_roll_back = may_roll_back;
     consider(m);
 }
 
@@ -678,6 +705,35 @@ static int count_present(const struct rf__member *m) {
     return count;
 }
 
+/* Whether the processes of the newest generation are known to be gone: each was started again. */
+static bool are_replaced(const struct rf__member *m, const struct rf__generation *g,
+                         bool is_reporter) {
+    for (int rank = 0; rank < g->count; rank++) {
+        int i = find_candidate(m, g->members[rank].id);
+        bool is_replaced = i >= 0 && m->candidates[i]->nonce != g->members[rank].nonce;
+        if (!is_replaced && !(is_reporter && m->seen[rank])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nobody of the newest generation is left: where that is certain, or has lasted, those that are
+ * here start again from a checkpoint. */
+static bool starts_anew(struct rf__member *m) {
+    struct rf__facts facts = facts_of(m);
+    bool late = m->now - m->since > m->options.start_timeout_ns && count_present(m) == 0;
+
+    facts.current = &m->newest;
+    facts.order = order_after(m, &m->newest);
+    if (!m->may_roll_back || !m->stands || !(late || are_replaced(m, &m->newest, false)) ||
+        rf__decide_anew(&facts, &m->next) != RF__VERDICT_FORM) {
+        return false;
+    }
+    propose(m, true);
+    return true;
+}
+
 static void consider_joining(struct rf__member *m) {
     bool has_job = m->newest.number && !m->newest.ended;
 
@@ -710,7 +766,7 @@ static void consider_joining(struct rf__member *m) {
     snprintf(m->waits_for, sizeof m->waits_for,
              "generation %" PRIu64 " of %d workers takes this one in at the end of a step",
              m->newest.number, m->newest.count);
-    if (m->now - m->since <= m->options.start_timeout_ns) {
+    if (starts_anew(m) || m->now - m->since <= m->options.start_timeout_ns) {
         return;
     }
     if (count_present(m) == 0) {
@@ -726,6 +782,13 @@ static void consider_joining(struct rf__member *m) {
          " has not taken worker %d in within %.0f s: it may be full at %d, or "
          "cut off",
          m->newest.number, m->options.id, seconds(m->now - m->since), m->options.max_size);
+}
+
+/* Whether to go back to a checkpoint where nobody holds the state: at once where those that may
+ * have held it are gone for certain, else after a while. */
+static bool gives_up(const struct rf__member *m) {
+    bool late = m->now - m->since > GIVE_UP_DETECTS * m->options.detect_ns;
+    return late || are_replaced(m, &m->current, true);
 }
 
 static void consider_revoked(struct rf__member *m) {
@@ -744,6 +807,7 @@ static void consider_revoked(struct rf__member *m) {
     if (!is_complete(m) && m->now - m->since < m->options.detect_ns) {
         return;
     }
+    facts.gives_up = gives_up(m);
     switch (rf__decide(&facts, &m->next)) {
     case RF__VERDICT_FORM:
         m->waits_for[0] = 0;
@@ -859,8 +923,13 @@ static bool fill_swap(struct rf__member *m) {
     }
     if (m->state == RF__MEMBER_JOINING) {
         facts.current = &m->newest;
+        facts.order = order_after(m, &m->newest);
+        if (m->newest.number && !m->newest.ended) {
+            return rf__decide_anew(&facts, &m->next) == RF__VERDICT_FORM;
+        }
         return rf__decide_first(&facts, &m->next) == RF__VERDICT_FORM;
     }
+    facts.gives_up = m->state == RF__MEMBER_REVOKED && gives_up(m);
     return m->state == RF__MEMBER_REVOKED && m->newest.number == m->current.number &&
            rf__decide(&facts, &m->next) == RF__VERDICT_FORM;
 }

@@ -67,6 +67,7 @@ void rf__member_see_generation(struct rf__member *member, const void *bytes, siz
 void rf__member_see_candidate(struct rf__member *member, int id, const void *bytes, size_t length);
 void rf__member_see_report(struct rf__member *member, const void *bytes, size_t length);
 void rf__member_see_refusal(struct rf__member *member, const void *bytes, size_t length);
+void rf__member_see_rollback(struct rf__member *member, const void *bytes, size_t length);
 void rf__member_unsynced(struct rf__member *member); /* it is told from the start, once more */
 void rf__member_synced(struct rf__member *member);   /* all that was there has been told */
 void rf__member_swapped(struct rf__member *member, bool answered);
@@ -78,8 +79,8 @@ void rf__member_linked(struct rf__member *member);
 void rf__member_doubt(struct rf__member *member, int rank, enum rf__doubt doubt, const char *why);
 void rf__member_revoke(struct rf__member *member, const char *why);
 
-/* From the layers above. */
-void rf__member_enter(struct rf__member *member, uint64_t config);
+/* From the layers above. `may_roll_back`: the state can be had from checkpoints. */
+void rf__member_enter(struct rf__member *member, uint64_t config, bool may_roll_back);
 int rf__member_note(struct rf__member *member, uint64_t generation,
                     const struct rf__progress *progress);   /* RF_EREVOKED where that is over */
 void rf__member_put_out(struct rf__member *member, int id); /* before rf__member_revoke */
@@ -108,7 +109,8 @@ const struct rf__generation *rf__member_newest(const struct rf__member *member);
 const struct rf__progress *rf__member_progress(const struct rf__member *member);
 const char *rf__member_endpoint(const struct rf__member *member, int id); /* NULL: not known */
 
-/* Whether somebody waits that the next generation would take in. */
+/* Whether the generation should end with the unit: somebody waits that the next one would take in,
+ * or an operator wants to go back. */
 bool rf__member_is_awaited(const struct rf__member *member);
 
 /* Why nothing goes on, for people; "" where it does. */

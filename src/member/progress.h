@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define RF__NEWEST_STEP UINT64_MAX /* of the newest checkpoint there is */
+
 /* A unit is a training step or a measurement. */
 struct rf__progress {
     bool healed;    /* holds the group's state after `units` units */

@@ -7,9 +7,9 @@
 #include <ringfold/error.h>
 #include <string.h>
 
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 enum { HEALED = 1, PREPARED = 2 };
-enum { COMMIT = 1, ENDED = 2 };
+enum { COMMIT = 1, ENDED = 2, ROLLED_BACK = 4 };
 
 const char *rf__doubt_text(enum rf__doubt doubt) {
     switch (doubt) {
@@ -180,10 +180,12 @@ size_t rf__generation_encode(const struct rf__generation *generation, unsigned c
 
     rf__write_u8(&w, VERSION);
     rf__write_u64(&w, generation->number);
-    rf__write_u8(&w,
-                 (uint8_t)((generation->commit ? COMMIT : 0) | (generation->ended ? ENDED : 0)));
+    rf__write_u8(&w, (uint8_t)((generation->commit ? COMMIT : 0) | (generation->ended ? ENDED : 0) |
+                               (generation->rolled_back ? ROLLED_BACK : 0)));
     rf__write_u64(&w, generation->units);
     rf__write_u64(&w, generation->chain);
+    rf__write_u64(&w, generation->target);
+    rf__write_u64(&w, generation->order);
     write_text(&w, generation->cause, sizeof generation->cause);
     rf__write_u16(&w, (uint16_t)generation->count);
     for (int i = 0; i < generation->count; i++) {
@@ -204,8 +206,11 @@ int rf__generation_decode(const void *bytes, size_t length, struct rf__generatio
     uint8_t flags = rf__read_u8(&r);
     out->commit = flags & COMMIT;
     out->ended = flags & ENDED;
+    out->rolled_back = flags & ROLLED_BACK;
     out->units = rf__read_u64(&r);
     out->chain = rf__read_u64(&r);
+    out->target = rf__read_u64(&r);
+    out->order = rf__read_u64(&r);
     read_text(&r, out->cause, sizeof out->cause);
     int count = rf__read_u16(&r);
     out->count = 0;
@@ -220,6 +225,27 @@ int rf__generation_decode(const void *bytes, size_t length, struct rf__generatio
     }
     out->count = r.failed ? 0 : count;
     out->dropped_count = read_suspects(&r, out->dropped, RF_MAX_RANKS);
+    return finish(&r);
+}
+
+size_t rf__rollback_encode(const struct rf__rollback *rollback, unsigned char *out, size_t room) {
+    struct rf__writer w = rf__writer(out, room);
+
+    rf__write_u8(&w, VERSION);
+    rf__write_u64(&w, rollback->nonce);
+    rf__write_u64(&w, rollback->step);
+    return written(&w, room);
+}
+
+int rf__rollback_decode(const void *bytes, size_t length, struct rf__rollback *out) {
+    struct rf__reader r = rf__reader(bytes, length);
+
+    read_version(&r);
+    out->nonce = rf__read_u64(&r);
+    out->step = rf__read_u64(&r);
+    if (out->nonce == 0) {
+        r.failed = true;
+    }
     return finish(&r);
 }
 

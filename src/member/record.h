@@ -1,8 +1,10 @@
-/* What membership writes into the store, as data and as bytes. Three kinds of value:
+/* What membership writes into the store, as data and as bytes. Four kinds of value:
  *
  *     candidate    rf/JOB/m/ID          a worker that is here, leased by it
  *     report       rf/JOB/g/G/r/ID      what a member says when it leaves generation G: once, for
- * good generation   rf/JOB/generation    the newest one, swapped in by compare-and-swap
+ *                                       good
+ *     generation   rf/JOB/generation    the newest one, swapped in by compare-and-swap
+ *     rollback     rf/JOB/rollback      an operator's order to go back to a checkpoint
  *
  * Decoding takes bytes from outside: every length is held against its limit, RF_EPROTO otherwise.
  */
@@ -21,7 +23,8 @@ enum {
     RF__MEMBER_ID_MAX = 1000000, /* an id is below */
     RF__CANDIDATE_BYTES = RF__MEMBER_ENDPOINT + 64,
     RF__REPORT_BYTES = 128 + RF__MEMBER_SUSPECTS * 5 + RF__MEMBER_TEXT,
-    RF__GENERATION_BYTES = 128 + RF__MEMBER_TEXT + RF_MAX_RANKS * (13 + 5)
+    RF__ROLLBACK_BYTES = 17,
+    RF__GENERATION_BYTES = 160 + RF__MEMBER_TEXT + RF_MAX_RANKS * (13 + 5)
 };
 
 /* Why a member is held for lost, from weak to certain. */
@@ -46,6 +49,12 @@ struct rf__candidate {
                         that was taken in and then died does not count again */
     uint64_t seen;
     char endpoint[RF__MEMBER_ENDPOINT];
+};
+
+/* An operator's order to go back to a checkpoint, as rf/JOB/rollback has it. */
+struct rf__rollback {
+    uint64_t nonce; /* of this order; not 0 */
+    uint64_t step;  /* or RF__NEWEST_STEP */
 };
 
 struct rf__suspect {
@@ -74,6 +83,10 @@ struct rf__generation {
     bool ended;      /* the job is done: nobody is taken in any more */
     bool commit;     /* unit `units` - 1 is committed by who has it prepared and not committed */
     uint64_t units, chain;
+    bool rolled_back; /* nobody holds anything: `units` is 0, and the members take the state from
+                         the checkpoint of step `target` */
+    uint64_t target;  /* or RF__NEWEST_STEP */
+    uint64_t order;   /* the nonce of the newest order to roll back that was carried out; 0: none */
     char cause[RF__MEMBER_TEXT]; /* why the one before ended */
     int count;                   /* members, in rank order */
     struct rf__member_entry members[RF_MAX_RANKS];
@@ -89,6 +102,9 @@ int rf__report_decode(const void *bytes, size_t length, struct rf__report *out);
 size_t rf__generation_encode(const struct rf__generation *generation, unsigned char *out,
                              size_t room);
 int rf__generation_decode(const void *bytes, size_t length, struct rf__generation *out);
+
+size_t rf__rollback_encode(const struct rf__rollback *rollback, unsigned char *out, size_t room);
+int rf__rollback_decode(const void *bytes, size_t length, struct rf__rollback *out);
 
 /* The member's rank in the generation, or -1. `nonce` 0: of any start. */
 int rf__generation_find(const struct rf__generation *generation, int id, uint64_t nonce);

@@ -8,6 +8,7 @@
 #include "os/clock.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ struct rf__faulty_blobs {
     struct rf__blobs *inner;
     struct rf__clock *clock;
     _Atomic int64_t down_until, full_until; /* times alone: nothing else is handed over, relaxed */
+    atomic_bool kills;                      /* the same */
 };
 
 struct faulty_writer {
@@ -162,6 +164,9 @@ static int faulty_finish(struct rf__blobs *blobs, struct rf__blob_writer *opaque
     struct rf__faulty_blobs *faulty = faulty_of(blobs);
     struct faulty_writer *writer = (struct faulty_writer *)opaque;
 
+    if (atomic_load_explicit(&faulty->kills, memory_order_relaxed)) {
+        raise(SIGKILL);
+    }
     int code = writer_refused(faulty, writer, "finish", 0, err);
     if (code) {
         faulty->inner->ops->abandon(faulty->inner, writer->inner);
@@ -272,4 +277,8 @@ void rf__faulty_blobs_down(struct rf__faulty_blobs *faulty, int64_t until_ns) {
 
 void rf__faulty_blobs_full(struct rf__faulty_blobs *faulty, int64_t until_ns) {
     atomic_store_explicit(&faulty->full_until, until_ns, memory_order_relaxed);
+}
+
+void rf__faulty_blobs_kill(struct rf__faulty_blobs *faulty) {
+    atomic_store_explicit(&faulty->kills, true, memory_order_relaxed);
 }

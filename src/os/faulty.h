@@ -23,4 +23,7 @@ void rf__faulty_blobs_down(struct rf__faulty_blobs *faulty, int64_t until_ns);
 /* Full: `write` and `finish` fail as on a full disk, RF_EIO with ENOSPC; all else goes on. */
 void rf__faulty_blobs_full(struct rf__faulty_blobs *faulty, int64_t until_ns);
 
+/* The process is ended by SIGKILL at the next `finish`, in the middle of what it writes. */
+void rf__faulty_blobs_kill(struct rf__faulty_blobs *faulty);
+
 #endif

@@ -101,27 +101,30 @@ static void writer_free(struct rf__file_root *root, struct writer *writer) {
     rf__free(writer);
 }
 
-/* Makes the folder and what is missing above it. 0, or a negative errno with the path cut to the
- * folder that could not be made. */
+/* Makes the folder and what is missing above it. 0; or a negative errno, with the path cut to the
+ * folder that could not be made, but whole with -ENOENT: what was above it was removed meanwhile,
+ * or is a link to nowhere. */
 static int folders_make(struct rf__file_sys *sys, char *path) {
     size_t whole = strlen(path);
     int got;
 
     while ((got = sys->mkdir(sys, path)) == -ENOENT || got == -EINTR) {
-        if (got == -EINTR) {
-            continue;
-        }
         char *slash = strrchr(path, '/');
-        if (!slash || slash == path) {
+        if (got == -ENOENT && (!slash || slash == path)) {
             break;
         }
-        *slash = 0;
+        if (got == -ENOENT) {
+            *slash = 0;
+        }
     }
     while ((!got || got == -EEXIST || got == -EINTR) && strlen(path) < whole) {
         if (got != -EINTR) {
             path[strlen(path)] = '/';
         }
         got = sys->mkdir(sys, path);
+    }
+    while (got == -ENOENT && strlen(path) < whole) {
+        path[strlen(path)] = '/';
     }
     return got == -EEXIST ? 0 : got;
 }
@@ -152,7 +155,7 @@ static int temporary_open(struct rf__file_root *root, char *folder, struct write
             /* No folder yet, or somebody who found it empty removed it. */
             atomic_store_explicit(&root->anchored, false, memory_order_relaxed);
             int made = folders_make(sys, folder);
-            if (made < 0) {
+            if (made < 0 && made != -ENOENT) {
                 code = rf__file_fail(err, -made, "make the folder", folder);
                 goto out;
             }

@@ -3,7 +3,9 @@
 #include "ddp/ddp.h"
 #include "train/train.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* With the default batch these take the cnn on Fashion-MNIST past 90 % within three epochs. */
@@ -16,7 +18,9 @@ void rf__train_options_init(struct rf_train_options *options) {
                                          .seed = 1,
                                          .epochs = 3,
                                          .optimizer = "adamw",
-                                         .momentum = 0.9};
+                                         .momentum = 0.9,
+                                         .checkpoint = {.keep = 3},
+                                         .checkpoint_s = 600};
     rf__ddp_options_init(&options->ddp);
 }
 
@@ -92,10 +96,42 @@ int rf__train_options_resolve(const struct rf_train_options *options, int size,
         code = rf__fail(err, RF_EINVAL, 0, "hidden is %d, expected 0 to 65536", o.hidden);
     }
     if (!code) {
+        code = range_check("seconds between checkpoints", o.checkpoint_s, 0, 1e9, err);
+    }
+    if (!code) {
         code = batch_resolve(&o, size, err);
     }
     if (!code) {
         *out = o;
     }
     return code;
+}
+
+/* Names that came from a command line, as JSON strings. */
+static void json_word(const char *text, char *out, size_t room) {
+    size_t at = 0;
+
+    for (; *text && at + 2 < room; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') {
+            out[at++] = '\\';
+        }
+        out[at++] = c < 32 || c >= 127 ? '?' : (char)c;
+    }
+    out[at] = 0;
+}
+
+void rf__train_config(const struct rf_train_options *o, char out[RF__TRAIN_CONFIG]) {
+    char model[64], optimizer[64], data[768];
+
+    json_word(o->model ? o->model : "", model, sizeof model);
+    json_word(o->optimizer ? o->optimizer : "", optimizer, sizeof optimizer);
+    json_word(o->data ? o->data : "", data, sizeof data);
+    snprintf(out, RF__TRAIN_CONFIG,
+             "{\"model\": \"%s\", \"data\": \"%s\", \"optimizer\": \"%s\", \"seed\": %" PRIu64
+             ", \"epochs\": %" PRIu32 ", \"steps\": %" PRIu64 ", \"batch\": %" PRIu32
+             ", \"shards\": %" PRIu32 ", \"lr\": %.17g, \"momentum\": %.17g, \"weight_decay\": "
+             "%.17g, \"warmup\": %" PRIu64 ", \"clip\": %.17g, \"hidden\": %d}",
+             model, data, optimizer, o->seed, o->epochs, o->steps, o->batch, o->shards, o->lr,
+             o->momentum, o->weight_decay, o->warmup_steps, o->clip, o->hidden);
 }

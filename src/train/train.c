@@ -22,6 +22,8 @@
 
 #include <math.h>
 
+enum { STOP_PATIENCE_MS = 25000, END_PATIENCE_MS = 600000 }; /* for the last checkpoint */
+
 struct trainer {
     struct rf__runner *runner;
     struct rf_train_options options; /* resolved */
@@ -50,6 +52,11 @@ struct trainer {
     int64_t epoch_began;
     double hidden_s; /* of the communication so far, what nobody waited for */
     bool started;    /* the caller has been told of the start */
+
+    struct rf__saver *saver; /* NULL: no checkpoints */
+    int64_t saved_at;        /* when the last one was begun */
+    bool save_missed;        /* one was due and is not begun yet */
+    struct rf_error parted;  /* another group trains on from the same past */
 
     struct rf_train_result result;
 };
@@ -464,6 +471,44 @@ static void start_tell(struct trainer *t) {
     t->started = true;
 }
 
+/* By time one worker's clock decides. */
+static bool is_save_due(const struct trainer *t, uint64_t number) {
+    const struct rf_train_options *o = &t->options;
+    bool by_time = !o->checkpoint_steps && o->checkpoint_s > 0 && t->runner->rank == 0 &&
+                   seconds(now(t) - t->saved_at) >= o->checkpoint_s;
+    bool by_steps = o->checkpoint_steps && number % o->checkpoint_steps == 0;
+    return t->saver && (by_time || by_steps || t->save_missed || number == t->steps);
+}
+
+/* What the unit's report says of checkpoints. */
+static void save_follow(struct trainer *t, const struct rf_step_report *report) {
+    if (report->saved) {
+        t->saved_at = now(t);
+    }
+    t->save_missed = report->save_late;
+}
+
+static void checkpoint_told(void *context, const struct rf_checkpoint_news *news) {
+    struct trainer *t = context;
+
+    if (news->kind == RF_CHECKPOINT_RETURNED) {
+        if (!news->rolled_back) {
+            t->result.resumed_from = news->step;
+        }
+        t->result.steps = news->step;
+        t->epoch_loss_sum = 0;
+        t->epoch_samples = 0;
+    } else if (news->kind == RF_CHECKPOINT_PARTED) {
+        (void)rf__fail(&t->parted, RF_EDIVERGED, 0, "%s", news->text);
+        t->parted.rank = t->runner->rank;
+        rf__detail(t->parted.next, "stop one of the two; then go on from what both have: --resume "
+                                   "auto --on-divergence rollback");
+    }
+    if (t->callbacks.checkpoint) {
+        t->callbacks.checkpoint(t->callbacks.context, news);
+    }
+}
+
 /* What this worker wishes for after the unit. */
 static void wishes_tell(struct trainer *t, const struct rf_step *step) {
     uint64_t number = step->step + 1;
@@ -471,12 +516,17 @@ static void wishes_tell(struct trainer *t, const struct rf_step *step) {
     if (step->measure) {
         return;
     }
-    if (t->callbacks.stop && t->callbacks.stop(t->callbacks.context)) {
+    bool asked = t->callbacks.stop && t->callbacks.stop(t->callbacks.context);
+    if (asked || t->parted.code) {
         rf__ddp_request_stop(t->ddp);
         rf__ddp_request_measure(t->ddp);
+        rf__ddp_request_checkpoint(t->ddp, true);
     }
     if (number % t->steps_per_epoch == 0 || number == t->steps) {
         rf__ddp_request_measure(t->ddp);
+    }
+    if (is_save_due(t, number)) {
+        rf__ddp_request_checkpoint(t->ddp, number == t->steps);
     }
 }
 
@@ -532,6 +582,13 @@ static int units_run(struct trainer *t, struct rf_error *err) {
             return code;
         }
         start_tell(t);
+        if (step.step > t->steps || (!step.measure && step.step == t->steps)) {
+            code = rf__fail(err, RF_EINVAL, 0,
+                            "the checkpoint is of step %llu, and the training ends with step %llu",
+                            (unsigned long long)step.step, (unsigned long long)t->steps);
+            rf__detail(err->next, "give it more --epochs or --steps");
+            return code;
+        }
         code = unit_run(t, &step, &report, &times, err);
         if (code == RF_RETRY) {
             continue;
@@ -542,6 +599,9 @@ static int units_run(struct trainer *t, struct rf_error *err) {
         if (code == RF_EENDED) {
             rf__error_clear(err);
             code = RF_OK;
+        }
+        if (!code) {
+            save_follow(t, &report);
         }
         if (!code && report.measure) {
             code = measurement_end(t, &report, began, err);
@@ -575,15 +635,36 @@ static void memory_measure(struct trainer *t) {
     memory->activations = rf__model_activation_bytes(t->model);
 }
 
+/* The last checkpoint: who was told to stop has not much time. That it failed is told, and nothing
+ * else follows from it. */
+static void save_finish(struct trainer *t) {
+    struct rf_error err;
+    int timeout_ms = t->result.stopped ? STOP_PATIENCE_MS : END_PATIENCE_MS;
+
+    if (t->saver && rf__ddp_finish_checkpoint(t->ddp, timeout_ms, &err)) {
+        struct rf_checkpoint_news news = {
+            .kind = RF_CHECKPOINT_FAILED, .step = t->result.steps, .name = "", .text = err.text};
+        checkpoint_told(t, &news);
+    }
+}
+
 static int run(struct trainer *t, struct rf_error *err) {
     struct rf_train_result *result = &t->result;
 
     memory_measure(t);
     int64_t began = now(t);
     t->epoch_began = began;
+    t->saved_at = began;
     int code = units_run(t, err);
     if (code) {
         return code;
+    }
+    if (!result->late) {
+        save_finish(t);
+    }
+    if (t->parted.code) {
+        *err = t->parted;
+        return err->code;
     }
     result->seconds = seconds(now(t) - began);
     double training = result->seconds - result->eval_s;
@@ -659,6 +740,9 @@ static int ddp_setup(struct trainer *t, struct rf_error *err) {
     for (int i = 0; !code && i < t->tensors; i++) {
         const struct rf__tensor *tensor = rf__model_tensor(t->model, i);
         code = rf__ddp_register(t->ddp, tensor->name, tensor->data, tensor->count, err);
+        if (!code) {
+            code = rf__ddp_shape(t->ddp, i, tensor->shape, tensor->dims, err);
+        }
     }
     if (code) {
         return code;
@@ -669,6 +753,9 @@ static int ddp_setup(struct trainer *t, struct rf_error *err) {
         if (code) {
             return code;
         }
+    }
+    if (t->saver) {
+        rf__ddp_keep(t->ddp, t->saver, checkpoint_told, t);
     }
     return rf__ddp_seal(t->ddp, err);
 }
@@ -755,10 +842,11 @@ static int give_up(struct trainer *t, int code, struct rf_error *err) {
     return code;
 }
 
-int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
+int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf__saver *saver,
               const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
               struct rf_train_result *result, struct rf_error *err) {
     struct trainer t = {.runner = runner,
+                        .saver = saver,
                         .callbacks = callbacks ? *callbacks : (struct rf_train_callbacks){0},
                         .result = {.accuracy = NAN, .test_loss = NAN}};
     struct rf_error local;

@@ -4,6 +4,7 @@
 #ifndef RF_TRAIN_TRAIN_H
 #define RF_TRAIN_TRAIN_H
 
+#include "ckpt/saver.h"
 #include "data/index.h"
 #include "group/runner.h"
 
@@ -19,9 +20,13 @@ void rf__train_options_init(struct rf_train_options *options);
 int rf__train_options_resolve(const struct rf_train_options *options, int size,
                               struct rf_train_options *out, struct rf_error *err);
 
-/* Runner and files are borrowed for the call. A member that fails by itself revokes the group, so
- * that nobody waits for it. */
-int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
+/* What of the options a checkpoint's reader may want to know, as a JSON object. */
+enum { RF__TRAIN_CONFIG = 2048 };
+void rf__train_config(const struct rf_train_options *options, char out[RF__TRAIN_CONFIG]);
+
+/* Runner, files and saver (NULL: no checkpoints) are borrowed for the call. A member that fails by
+ * itself revokes the group, so that nobody waits for it. */
+int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf__saver *saver,
               const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
               struct rf_train_result *result, struct rf_error *err);
 

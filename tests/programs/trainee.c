@@ -6,8 +6,10 @@
  * The update adds (step + 1) x average to the parameters, which are sums of all step numbers
  * afterwards: exact in float32, so a step that was applied twice or never shows. Every tenth step
  * asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more parameters make a model that is
- * not the others'. SIGUSR1 makes it twelve times slower, and again as it was. One JSON line for
- * each commit on stdout. */
+ * not the others'. TRAINEE_CHECKPOINT, _EVERY, _KEEP, _RESUME and _ROLLBACK are where checkpoints
+ * go, after how many steps, how many are kept, what to resume from, and whether histories that
+ * parted are left for what they have in common. SIGUSR1 makes it twelve times slower, and again as
+ * it was. One JSON line for each commit on stdout. */
 #include <ringfold/ringfold.h>
 
 #include <inttypes.h>
@@ -26,6 +28,8 @@ struct trainee {
     struct rf_ddp *ddp;
     uint64_t steps;
     int step_ms;
+    uint64_t every; /* steps from checkpoint to checkpoint; 0: none are kept */
+    bool save_missed, parted;
     float places[SHARDS], bulk[BULK], extra[16], momentum[SHARDS];
 };
 
@@ -67,6 +71,38 @@ static double wanted_after(uint64_t steps) {
     return (double)steps * (double)(steps + 1) / 2 / SHARDS;
 }
 
+static const char *const told_names[] = {
+    [RF_CHECKPOINT_SAVED] = "saved",       [RF_CHECKPOINT_FAILED] = "failed",
+    [RF_CHECKPOINT_BAD] = "bad",           [RF_CHECKPOINT_PARTED] = "parted",
+    [RF_CHECKPOINT_RETURNED] = "returned", [RF_CHECKPOINT_NONE] = "none"};
+
+static void told(void *context, const struct rf_checkpoint_news *news) {
+    struct trainee *t = context;
+
+    t->parted = t->parted || news->kind == RF_CHECKPOINT_PARTED;
+    printf("{\"event\": \"checkpoint\", \"what\": \"%s\", \"id\": %d, \"step\": %" PRIu64
+           ", \"name\": \"%s\", \"rolled_back\": %s, \"text\": \"%s\"}\n",
+           told_names[news->kind], rf_id(t->comm), news->step, news->name,
+           news->rolled_back ? "true" : "false", news->text);
+    fflush(stdout);
+}
+
+static int keep_checkpoints(struct trainee *t, struct rf_error *err) {
+    struct rf_checkpoint_options options;
+    const char *every = getenv("TRAINEE_EVERY");
+
+    rf_checkpoint_options_init(&options);
+    options.uri = getenv("TRAINEE_CHECKPOINT");
+    options.resume = getenv("TRAINEE_RESUME");
+    options.keep = getenv("TRAINEE_KEEP") ? atoi(getenv("TRAINEE_KEEP")) : options.keep;
+    options.rollback_on_divergence = getenv("TRAINEE_ROLLBACK") != NULL;
+    if (!options.uri) {
+        return 0;
+    }
+    t->every = every ? strtoull(every, NULL, 10) : 10;
+    return rf_ddp_checkpoint(t->ddp, &options, told, t, err);
+}
+
 static int set_up(struct trainee *t, int extra, struct rf_error *err) {
     struct rf_ddp_options options;
 
@@ -80,6 +116,7 @@ static int set_up(struct trainee *t, int extra, struct rf_error *err) {
         rc = rc ? rc : rf_ddp_register(t->ddp, "extra", t->extra, (size_t)extra, err);
     }
     rc = rc ? rc : rf_ddp_register_state(t->ddp, "momentum", t->momentum, sizeof t->momentum, err);
+    rc = rc ? rc : keep_checkpoints(t, err);
     return rc ? rc : rf_ddp_seal(t->ddp, err);
 }
 
@@ -135,9 +172,9 @@ static void tell(const struct trainee *t, const struct rf_step_report *r) {
 
 static int train(struct trainee *t, struct rf_error *err) {
     uint64_t done = 0;
-    bool stopped = false;
+    bool stopped = false, over = false;
 
-    while (done < t->steps && !stopped) {
+    while (!stopped) {
         struct rf_step step;
         struct rf_shard shard;
         struct rf_step_report report;
@@ -149,8 +186,16 @@ static int train(struct trainee *t, struct rf_error *err) {
         if (rc == 0 && step.step % 10 == 9 && !step.measure) {
             rf_ddp_request_measure(t->ddp);
         }
-        if (rc == 0 && stop_asked) {
+        bool is_last = stop_asked || t->parted || step.step + 1 == t->steps;
+        if (rc == 0 && (stop_asked || t->parted)) {
             rf_ddp_request_stop(t->ddp);
+        }
+        if (rc == 0 && t->every && !step.measure &&
+            (is_last || t->save_missed || (step.step + 1) % t->every == 0)) {
+            rf_ddp_request_checkpoint(t->ddp, is_last);
+        }
+        if (rc == 0 && t->every && is_last) {
+            rf_ddp_request_measure(t->ddp);
         }
         rc = rc ? rc : rf_ddp_commit(t->ddp, &report, err);
         if (rc == RF_RETRY) {
@@ -170,8 +215,13 @@ static int train(struct trainee *t, struct rf_error *err) {
         if (!report.measure && update(t, step.step)) {
             return 1;
         }
+        t->save_missed = report.save_late;
         done = report.measure ? step.step : step.step + 1;
-        stopped = report.stop;
+        over = over || report.stop || done >= t->steps;
+        stopped = over && (!t->every || report.measure); /* the last checkpoint needs one more */
+    }
+    if (t->every && rf_ddp_finish_checkpoint(t->ddp, 10000, err)) {
+        return complain("the last checkpoint", err);
     }
     printf("{\"event\": \"done\", \"id\": %d, \"rank\": %d, \"steps\": %" PRIu64
            ", \"value\": %.9g}\n",

@@ -583,7 +583,8 @@ static int64_t world_now(struct rf__runner *runner) {
 
 /* ---- membership */
 
-static void world_enter(struct rf__runner *runner, uint64_t config) {
+static void world_enter(struct rf__runner *runner, uint64_t config, bool may_roll_back) {
+    (void)may_roll_back;
     struct worker *w = worker_of(runner);
 
     pthread_mutex_lock(&w->world->lock);

@@ -261,6 +261,40 @@ static void a_folder_that_another_made_is_secured_too(void **state) {
     assert_true(progress.only_done);
 }
 
+/* ---- a root that is removed, with what is above it, while it is in use ---- */
+
+static void write_into_a_root_made_again(struct fake_files *disk, void *context) {
+    struct progress *progress = context;
+    struct rf__blobs *blobs = open_root(disk);
+    progress->old_done = put(blobs, "step/a", old_content, sizeof old_content, false) &&
+                         blobs->ops->remove(blobs, "step/a", NULL) == 0;
+    (void)disk->sys.rmdir(&disk->sys, "/data/run/ckpt");
+    (void)disk->sys.rmdir(&disk->sys, "/data/run");
+    (void)disk->sys.rmdir(&disk->sys, "/data");
+    progress->new_done = put(blobs, "step/a", new_content, sizeof new_content, false);
+    blobs->ops->destroy(blobs);
+}
+
+static void check_made_again(struct fake_files *after, long at, unsigned variant, void *context) {
+    struct progress *progress = context;
+    struct rf__blobs *blobs = open_root(after);
+    enum found a = look(blobs, "step/a", at, variant);
+    expect(!progress->new_done || a == NEW, "what was finished is gone", at, variant);
+    blobs->ops->destroy(blobs);
+}
+
+static void a_root_that_is_made_again_is_secured_again(void **state) {
+    struct progress progress = {0};
+    struct fake_crash_plan plan = {.prepare = nothing_before,
+                                   .work = write_into_a_root_made_again,
+                                   .check = check_made_again,
+                                   .context = &progress,
+                                   .variants = VARIANTS};
+    (void)state;
+    fake_files_each_crash(&plan);
+    assert_true(progress.old_done && progress.new_done);
+}
+
 /* ---- the alarm itself ---- */
 
 /* Syncs that do nothing, as with a bug or a disk that lies: the checks must notice. */
@@ -388,6 +422,7 @@ int main(void) {
         cmocka_unit_test(a_reader_sees_old_or_new_and_never_less),
         cmocka_unit_test(what_was_removed_stays_away),
         cmocka_unit_test(a_folder_that_another_made_is_secured_too),
+        cmocka_unit_test(a_root_that_is_made_again_is_secured_again),
         cmocka_unit_test(syncs_left_out_are_noticed),
         cmocka_unit_test(each_folder_above_counts),
         cmocka_unit_test(a_failed_sync_cannot_be_made_good),

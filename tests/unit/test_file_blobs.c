@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -323,6 +324,53 @@ static void folders_may_go_while_others_write(void **state) {
         assert_null(failed);
     }
     expect_nothing_left(&place);
+    place_close(&place);
+}
+
+/* Somebody who removes empty folders as soon as they are made: this one at once, or with all above
+ * it. */
+static int thefts_left;
+static bool steals_above;
+
+static int stolen_mkdir(struct rf__file_sys *sys, const char *path) {
+    int got = fake_mkdir(sys, path);
+    if (!got && thefts_left > 0) {
+        char above[256];
+        thefts_left--;
+        assert_int_equal(fake_rmdir(sys, path), 0);
+        snprintf(above, sizeof above, "%s", path);
+        *strrchr(above, '/') = 0;
+        if (steals_above && strlen(above) > strlen("/deep/root")) {
+            (void)fake_rmdir(sys, above);
+        }
+    }
+    return got;
+}
+
+static void folders_that_go_at_once_are_made_again(void **state) {
+    (void)state;
+    for (int thefts = 0; thefts < 20; thefts++) {
+        struct rf_error err = {0};
+        struct place place;
+        place_open(&place, false);
+        place.disk->sys.mkdir = stolen_mkdir;
+        thefts_left = thefts;
+        steals_above = thefts % 2;
+        assert_int_equal(put(place.blobs, "a/b/c/d", "x", 1, false, &err), 0);
+        assert_int_equal(thefts_left, 0);
+        expect_text(place.blobs, "a/b/c/d", "x");
+        place_close(&place);
+    }
+
+    /* But not for ever. */
+    struct rf_error err = {0};
+    struct place place;
+    place_open(&place, false);
+    place.disk->sys.mkdir = stolen_mkdir;
+    thefts_left = 1000;
+    assert_int_equal(put(place.blobs, "a/b", "x", 1, false, &err), RF_EIO);
+    assert_int_equal(err.sys_errno, ENOENT);
+    assert_non_null(strstr(err.text, "/deep/root/a'"));
     place_close(&place);
 }
 
@@ -692,6 +740,7 @@ static void a_killed_writer_leaves_what_collect_finds(void **state) {
     pid_t child = fork();
     if (!child) {
         struct rf__blob_writer *writer = NULL;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left where the test fails */
         int code = place.blobs->ops->create(place.blobs, "step/part", &writer, NULL);
         code = code ? code : place.blobs->ops->write(place.blobs, writer, noise, BIG, NULL);
         _exit(code || write(pipes[1], "x", 1) != 1 || pause());
@@ -1059,6 +1108,7 @@ int main(void) {
         cmocka_unit_test(without_rename_new_and_link_it_says_so),
         cmocka_unit_test(exactly_one_of_racing_threads_wins),
         cmocka_unit_test(folders_may_go_while_others_write),
+        cmocka_unit_test(folders_that_go_at_once_are_made_again),
         cmocka_unit_test(bad_names_are_refused),
         cmocka_unit_test(any_name_stays_below_the_root),
         cmocka_unit_test(roots_are_tidied),

@@ -458,7 +458,7 @@ static void open_world(int count, int min, uint64_t seed) {
                                              .endpoint = "somewhere"};
         assert_int_equal(rf__member_create(&options, 0, &world->machines[w]), 0);
         rf__member_synced(world->machines[w]);
-        rf__member_enter(world->machines[w], 42);
+        rf__member_enter(world->machines[w], 42, false);
         act(w);
     }
 }

@@ -282,7 +282,7 @@ static void *work(void *context) {
                                                  .context = w};
     const struct rf__data_io io = {.files = &w->blobs.base,
                                    .beside = w->beside.base.ops ? &w->beside.base : NULL};
-    w->code = rf__train(&w->runner.base, &io, &w->options, &callbacks, &w->result, &w->err);
+    w->code = rf__train(&w->runner.base, &io, NULL, &w->options, &callbacks, &w->result, &w->err);
     return NULL;
 }
 

@@ -97,7 +97,7 @@ static int train_once(struct trainee *t) {
         beside = t->beside;
         io.beside = &beside.base;
     }
-    return rf__train(&t->job->world.worker[t->id].base, &io, &options, &callbacks, &t->result,
+    return rf__train(&t->job->world.worker[t->id].base, &io, NULL, &options, &callbacks, &t->result,
                      &t->err);
 }
 
