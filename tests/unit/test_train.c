@@ -643,6 +643,7 @@ static void too_much_damage_ends_all_after_the_same_step(void **state) {
         for (int r = 0; r < 3; r++) {
             const struct worker *w = &g->workers[r];
             assert_int_equal(w->code, RF_EDATA);
+            assert_true(w->result.too_bad);
             assert_int_equal(w->steps, first->steps);
             assert_non_null(strstr(w->err.text, "block 1 of 'set/train-images-idx3-ubyte'"));
             assert_non_null(strstr(w->err.text, "of 200 training samples were skipped"));
