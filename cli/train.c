@@ -322,11 +322,10 @@ static int train(struct session *session, struct rf_train_result *result, struct
             rf_comm_error(session->comm, err);
         }
     }
-    bool has_bad_data = code == RF_EDATA && session->newest; /* which all have, at the same step */
-    if (has_bad_data) {
+    if (result->too_bad) {
         bad_block_add(session, err);
     }
-    if ((!code && !result->left) || session->files.err.code || has_bad_data) {
+    if ((!code && !result->left) || session->files.err.code || result->too_bad) {
         rf_comm_end(session->comm);
     }
     return code;
@@ -386,7 +385,7 @@ static bool follower(void) {
 int cmd_train(int argc, char **argv) {
     static struct session session; /* its paths are too large for a stack */
     struct rf_options options;
-    struct rf_train_result result;
+    struct rf_train_result result = {0};
     struct rf_error err = {0};
 
     int status = train_settings_read(&session.settings, argc, argv, follower());

@@ -94,10 +94,10 @@ struct rf_step_report {
     double tally;          /* sum of what the members told rf_ddp_tally */
     uint64_t skipped;      /* samples that could not be used */
     uint64_t state_digest; /* of parameters and state before this unit, equal on all; 0: not due */
-    bool saved;     /* a checkpoint of the state before this unit is being written */
+    bool saved;            /* a checkpoint of the state before this unit is being written */
     bool save_late; /* one was asked for, and is not begun, as an earlier one is not written yet */
-    uint32_t retries;      /* how often this unit was begun again before */
-    uint32_t redone;       /* shards that this member computed in place of members that were lost */
+    uint32_t retries; /* how often this unit was begun again before */
+    uint32_t redone;  /* shards that this member computed in place of members that were lost */
 };
 
 /* Where checkpoints go, and what to start from. Strings are copied. */
@@ -119,8 +119,8 @@ struct rf_checkpoint_news {
     enum rf_checkpoint_kind kind;
     uint64_t step, bytes;
     double seconds;
-    bool rolled_back;  /* RETURNED: the group had trained on, and went back */
-    const char *name;  /* of the checkpoint under its root; borrowed for the call, as `text` is */
+    bool rolled_back; /* RETURNED: the group had trained on, and went back */
+    const char *name; /* of the checkpoint under its root; borrowed for the call, as `text` is */
     const char *text;
 };
 typedef void rf_ddp_told_fn(void *context, const struct rf_checkpoint_news *news);

@@ -92,7 +92,9 @@ struct rf_train_result {
     struct rf_train_memory memory;
     uint64_t resumed_from; /* the step of the checkpoint that this worker started from; 0: none */
     bool stopped;          /* by `stop`, before its time */
-    bool left;    /* this worker alone, by `leave`; the others go on */
+    bool left;             /* this worker alone, by `leave`; the others go on */
+    bool too_bad; /* also where rf_train fails with RF_EDATA: more data than max_bad is damaged, and
+                     all end after the same step. Other failures leave the result as it was */
     bool late;    /* the job ended while this worker was out of the group: no result is here */
 };
 

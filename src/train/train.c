@@ -112,6 +112,7 @@ static int too_bad(struct trainer *t, const char *what, uint64_t skipped, uint64
                  what, t->options.max_bad, (unsigned long long)(t->options.max_bad * (double)all),
                  t->bad.code ? "; first " : "", t->bad.code ? t->bad.text : "");
 
+    t->result.too_bad = true;
     rf__detail(err->what, "%s", t->bad.code ? t->bad.text : "the blocks were met by other workers");
     rf__detail(err->next, "ringfold data check FILE  lists the bad blocks; put a whole copy in the "
                           "file's place, or allow for more with --max-bad");
@@ -496,6 +497,7 @@ static void checkpoint_told(void *context, const struct rf_checkpoint_news *news
             t->result.resumed_from = news->step;
         }
         t->result.steps = news->step;
+        t->epoch_skipped = 0; /* on all members; the rest of the epoch is judged by itself */
         t->epoch_loss_sum = 0;
         t->epoch_samples = 0;
     } else if (news->kind == RF_CHECKPOINT_PARTED) {
@@ -876,7 +878,8 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf
     }
     if (code) {
         code = give_up(&t, code, err);
-    } else {
+    }
+    if (!code || t.result.too_bad) {
         *result = t.result;
     }
     trainer_release(&t);

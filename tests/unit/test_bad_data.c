@@ -16,6 +16,9 @@
 
 #include <cmocka.h>
 
+#define FUZZ_DATA fuzz_data
+#include "fuzz/fuzz_data.c"
+
 enum { SIDE = 28, PIXELS = SIDE * SIDE, TRAIN = 900, TEST = 90, BLOCK = RF__INDEX_BLOCK };
 
 #define TRAIN_IMAGES "train-images-idx3-ubyte"
@@ -811,6 +814,66 @@ static void mutated_examples_never_harm(void **state) {
     assert_true(accepted > 5000 && refused_count > 5000);
 }
 
+/* The fuzz target over mutants of what each reader accepts. */
+static void mutants_pass_the_fuzz_target(void **state) {
+    (void)state;
+    struct rf__dataset set = opened();
+    rf__dataset_free(&set);
+    const struct memory_entry *index = memory_find(&beside, TEST_LABELS ".rfindex");
+    size_t records = records_make(scratch, train_images, train_labels, 0, 3, true, NULL);
+    const struct {
+        const unsigned char *bytes;
+        size_t count;
+    } seeds[] = {{index->bytes, index->count},
+                 {test_labels, 60},
+                 {test_images, 60},
+                 {scratch, records},
+                 {scratch + 12, records / 3 - 16}};
+    for (uint64_t round = 0; round < 20000; round++) {
+        struct rf__rng rng = rf__rng(0xbad, round, 3);
+        size_t which = round % 5;
+        size_t count = seeds[which].count;
+        count = rf__rng_below(&rng, 3) ? count : (size_t)rf__rng_below(&rng, count + 1);
+        unsigned char *mutant = malloc(count ? count : 1);
+        memcpy(mutant, seeds[which].bytes, count);
+        for (uint64_t k = rf__rng_below(&rng, 5); k && count; k--) {
+            size_t room = rf__rng_below(&rng, 2) || count < 40 ? count : 40;
+            mutant[rf__rng_below(&rng, room)] = (unsigned char)rf__rng_below(&rng, 256);
+        }
+        assert_int_equal(fuzz_data(mutant, count), 0);
+        free(mutant);
+    }
+}
+
+/* Token files without an index to tell: opened or refused, and windows stay within them. */
+static void mutated_token_files_never_harm(void **state) {
+    (void)state;
+    int accepted = 0, refused_count = 0;
+    for (uint64_t round = 0; round < 400; round++) {
+        struct rf__rng rng = rf__rng(0xbad, round, 4);
+        struct rf__tokens tokens;
+        struct rf_error err = {0};
+        uint32_t out[WINDOW + 1];
+        size_t count = tokens_make(scratch, 700, 2, true, 20240520, 1);
+        for (uint64_t k = rf__rng_below(&rng, 4); k; k--) {
+            scratch[rf__rng_below(&rng, 12)] = (unsigned char)rf__rng_below(&rng, 256);
+        }
+        count = rf__rng_below(&rng, 3) ? count : (size_t)rf__rng_below(&rng, count + 1);
+        tokens_put(count);
+        int code = tokens_open(rf__rng_below(&rng, 2) ? 2 : 4, WINDOW, &tokens, &err);
+        if (code) {
+            assert_true(code == RF_EDATA && strstr(err.text, "t.bin"));
+            refused_count++;
+            continue;
+        }
+        assert_true(tokens.at + tokens.count * (uint64_t)tokens.width <= count);
+        assert_int_equal(rf__tokens_read(&tokens, tokens.windows - 1, out, NULL, NULL), 0);
+        rf__tokens_close(&tokens);
+        accepted++;
+    }
+    assert_true(accepted > 50 && refused_count > 50);
+}
+
 /* Every file of the folder, and every index: opened or refused in words, and what can be used is
  * what was written. */
 static void mutated_sets_never_harm(void **state) {
@@ -907,6 +970,8 @@ int main(void) {
         CASE(token_files_that_cannot_be_are_refused),
         CASE(mutated_records_never_harm),
         CASE(mutated_examples_never_harm),
+        CASE(mutants_pass_the_fuzz_target),
+        CASE(mutated_token_files_never_harm),
         CASE(mutated_sets_never_harm),
         CASE(memory_may_run_out_anywhere),
     };

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "os/clock.h"
-#include "support/memory_set.h"
+#include "support/indexed_set.h"
 #include "train/train.h"
 
 #include <math.h>
@@ -199,6 +199,7 @@ struct tensor_copy {
 struct worker {
     struct fake_runner runner;
     struct memory_blobs blobs;
+    struct memory_files beside; /* indices; none where it has no operations */
     struct rf_train_options options;
     uint64_t stop_at; /* asks for a stop in this step; 0: never */
     pthread_t thread;
@@ -211,6 +212,8 @@ struct worker {
     uint64_t steps, asked;
     struct rf_train_step seen[STEPS_KEPT];
     struct rf_train_epoch last_epoch;
+    unsigned char bad[TRAIN]; /* how often each sample was told of */
+    bool wrong_bad;           /* one of them with something else than the damaged block */
     struct tensor_copy gradients[TENSORS_KEPT], parameters[TENSORS_KEPT];
     int gradient_count, parameter_count;
 };
@@ -250,6 +253,18 @@ static void on_tensor(void *context, bool gradient, const char *name, const floa
     memcpy(copy->data, data, elements * sizeof *data);
 }
 
+static void on_bad(void *context, const struct rf_train_bad *bad) {
+    struct worker *w = context;
+    w->wrong_bad = w->wrong_bad || bad->block != BAD_BLOCK || bad->measure || !bad->count ||
+                   bad->count > RF_TRAIN_BAD_SAMPLES || bad->rank != w->runner.base.rank ||
+                   bad->id != bad->rank || bad->offset != BAD_BLOCK * RF__INDEX_BLOCK ||
+                   strcmp(bad->file, disk[0].name) || !strstr(bad->cause, "mismatch: ") ||
+                   bad->step != w->steps + 1 || bad->epoch != w->steps / 9 + 1;
+    for (uint32_t i = 0; i < bad->count; i++) {
+        w->bad[bad->samples[i]]++;
+    }
+}
+
 static bool on_stop(void *context) {
     struct worker *w = context;
     w->asked++;
@@ -263,8 +278,10 @@ static void *work(void *context) {
                                                  .epoch = on_epoch,
                                                  .tensor = on_tensor,
                                                  .stop = on_stop,
+                                                 .bad = on_bad,
                                                  .context = w};
-    const struct rf__data_io io = {.files = &w->blobs.base};
+    const struct rf__data_io io = {.files = &w->blobs.base,
+                                   .beside = w->beside.base.ops ? &w->beside.base : NULL};
     w->code = rf__train(&w->runner.base, &io, NULL, &w->options, &callbacks, &w->result, &w->err);
     return NULL;
 }
@@ -325,6 +342,7 @@ static void group_drop(struct group *g) {
         for (int i = 0; i < w->parameter_count; i++) {
             free(w->parameters[i].data);
         }
+        memory_clear(&w->beside);
     }
     pthread_cond_destroy(&g->meeting.turned);
     pthread_mutex_destroy(&g->meeting.lock);
@@ -557,6 +575,84 @@ static void what_is_wrong_everywhere_is_told_once(void **state) {
     }
 }
 
+/* A block of the training images is damaged: its samples are left out, by whoever meets them, and
+ * told of once an epoch. */
+static void damaged_samples_are_left_out(void **state) {
+    (void)state;
+    double clean = 0;
+    for (int round = 0; round < 2; round++) {
+        struct group *g = group_make(3);
+        for (int r = 0; r < 3; r++) {
+            set_index(&g->workers[r].beside);
+            g->workers[r].options.epochs = 4;
+            g->workers[r].options.max_bad = 1;
+        }
+        if (round) {
+            set_damage();
+        }
+        group_train(g);
+        uint64_t skipped = 0, told = 0;
+        for (uint32_t i = 0; i < TRAIN; i++) {
+            bool is_bad = round && i >= BAD_FIRST && i <= BAD_LAST;
+            int times = g->workers[0].bad[i] + g->workers[1].bad[i] + g->workers[2].bad[i];
+            assert_int_equal(times, is_bad ? 4 : 0);
+            told += (uint64_t)times;
+        }
+        for (uint64_t i = 0; i < 36; i++) {
+            const struct rf_train_step *step = &g->workers[0].seen[i];
+            assert_int_equal(step->samples + step->skipped, i % 9 == 8 ? 8 : 24);
+            assert_int_equal(step->skipped, g->workers[2].seen[i].skipped);
+            skipped += step->skipped;
+        }
+        assert_int_equal(skipped, round ? 4 * BAD_SAMPLES : 0);
+        assert_int_equal(told, skipped);
+        for (int r = 0; r < 3; r++) {
+            const struct worker *w = &g->workers[r];
+            assert_false(w->wrong_bad);
+            assert_int_equal(w->result.skipped, skipped);
+            assert_int_equal(w->result.samples, 4 * TRAIN - skipped);
+            assert_int_equal(w->result.digest, g->workers[0].result.digest);
+        }
+        clean = round ? clean : g->workers[0].result.accuracy;
+        assert_true(g->workers[0].result.accuracy > clean - 0.1);
+        group_drop(g);
+    }
+    set_damage();
+}
+
+/* All end after the same step, with the block's name, and the first that met it is the culprit. */
+static void too_much_damage_ends_all_after_the_same_step(void **state) {
+    static const double shares[] = {0, 0.2, 0.42};
+    (void)state;
+    for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
+        struct group *g = group_make(3);
+        for (int r = 0; r < 3; r++) {
+            set_index(&g->workers[r].beside);
+            g->workers[r].options.max_bad = shares[k];
+        }
+        set_damage();
+        group_run(g);
+        set_damage();
+        const struct worker *first = &g->workers[0];
+        uint64_t skipped = 0, before = 0;
+        for (uint64_t i = 0; i < first->steps; i++) {
+            before = skipped;
+            skipped += first->seen[i].skipped;
+        }
+        assert_true((double)skipped > shares[k] * TRAIN && (double)before <= shares[k] * TRAIN);
+        for (int r = 0; r < 3; r++) {
+            const struct worker *w = &g->workers[r];
+            assert_int_equal(w->code, RF_EDATA);
+            assert_true(w->result.too_bad);
+            assert_int_equal(w->steps, first->steps);
+            assert_non_null(strstr(w->err.text, "block 1 of 'set/train-images-idx3-ubyte'"));
+            assert_non_null(strstr(w->err.text, "of 200 training samples were skipped"));
+            assert_non_null(strstr(w->err.next, "ringfold data check"));
+        }
+        group_drop(g);
+    }
+}
+
 static void a_rate_that_is_too_high_is_told(void **state) {
     (void)state;
     struct group *g = group_make(1);
@@ -618,6 +714,8 @@ static void options_are_checked(void **state) {
     REFUSED(RF_EINVAL, "momentum is 1", bad.momentum = 1);
     REFUSED(RF_EINVAL, "weight decay is inf", bad.weight_decay = HUGE_VAL);
     REFUSED(RF_EINVAL, "clip is -2", bad.clip = -2);
+    REFUSED(RF_EINVAL, "max bad is 1.5, expected a share from 0 to 1", bad.max_bad = 1.5);
+    REFUSED(RF_EINVAL, "max bad is nan", bad.max_bad = NAN);
     REFUSED(RF_EINVAL, "hidden is -1", bad.hidden = -1);
     REFUSED(RF_EINVAL, "needs a model", bad.data = NULL);
     REFUSED(RF_ELIMIT, "shards are more than", bad.shards = RF_MAX_SHARDS + 1);
@@ -637,6 +735,8 @@ int main(void) {
         cmocka_unit_test(steps_end_within_an_epoch_and_are_evaluated),
         cmocka_unit_test(one_members_bad_data_ends_all),
         cmocka_unit_test(what_is_wrong_everywhere_is_told_once),
+        cmocka_unit_test(damaged_samples_are_left_out),
+        cmocka_unit_test(too_much_damage_ends_all_after_the_same_step),
         cmocka_unit_test(a_rate_that_is_too_high_is_told),
         cmocka_unit_test(memory_may_run_out_anywhere),
     };

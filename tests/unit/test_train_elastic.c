@@ -2,7 +2,7 @@
  * whoever reaches the end holds the same parameters, bit for bit, and has seen each test sample
  * counted once. */
 #include "support/elastic_runner.h"
-#include "support/memory_set.h"
+#include "support/indexed_set.h"
 #include "train/train.h"
 
 #include <math.h>
@@ -27,19 +27,21 @@ struct trainee {
     bool bad_epoch, bad_order;
     float *parameters;
     size_t floats;
+    struct memory_files beside; /* indices of the set before it was damaged */
 };
 
 struct job {
     struct world world;
     struct trainee trainee[WORLD_WORKERS];
     int first, workers;
+    double max_bad; /* of a set that is damaged; 0: it is sound */
 };
 
 static void on_step(void *context, const struct rf_train_step *step) {
     struct trainee *t = context;
     t->bad_order = t->bad_order || (t->steps_seen && step->step <= t->last.step) ||
                    step->epoch != (step->step - 1) / 9 + 1 || step->steps != STEPS ||
-                   step->samples != (step->step % 9 ? 24 : 8) || step->size < 1;
+                   step->samples + step->skipped != (step->step % 9 ? 24 : 8) || step->size < 1;
     t->last = *step;
     t->steps_seen++;
     t->retries += step->retries;
@@ -77,7 +79,8 @@ static int train_once(struct trainee *t) {
     const struct rf_train_callbacks callbacks = {
         .step = on_step, .epoch = on_epoch, .tensor = on_tensor, .stop = on_stop, .context = t};
     struct memory_blobs blobs = {{&memory_ops}, false};
-    const struct rf__data_io io = {.files = &blobs.base};
+    struct memory_files beside;
+    struct rf__data_io io = {.files = &blobs.base};
     struct rf_train_options options;
 
     rf__train_options_init(&options);
@@ -89,6 +92,11 @@ static int train_once(struct trainee *t) {
     options.epochs = 2;
     t->floats = 0;
     t->steps_seen = 0;
+    if (t->job->max_bad > 0) {
+        options.max_bad = t->job->max_bad;
+        beside = t->beside;
+        io.beside = &beside.base;
+    }
     return rf__train(&t->job->world.worker[t->id].base, &io, NULL, &options, &callbacks, &t->result,
                      &t->err);
 }
@@ -229,6 +237,49 @@ static void latecomers_end_with_the_same_bits(void **state) {
     free_job(job);
 }
 
+/* How much of an epoch was skipped is known to all, also to those that joined within it: they end
+ * after the same step. */
+static void too_much_damage_ends_latecomers_too(void **state) {
+    static const double shares[] = {0.1, 0.25, 0.4};
+    uint64_t late = 0;
+    (void)state;
+    for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
+        struct job *job = new_job(2, 4);
+        const struct trainee *first = &job->trainee[0];
+        job->max_bad = shares[k];
+        for (int id = 0; id < 4; id++) {
+            set_index(&job->trainee[id].beside);
+        }
+        set_damage();
+        alarm(120);
+        for (int id = 0; id < 4; id++) {
+            struct trainee *t = &job->trainee[id];
+            assert_int_equal(pthread_create(&t->thread, NULL, work, t), 0);
+        }
+        for (int id = 0; id < 4; id++) {
+            pthread_join(job->trainee[id].thread, NULL);
+        }
+        alarm(0);
+        set_damage();
+        for (int id = 0; id < 4; id++) {
+            struct trainee *t = &job->trainee[id];
+            if (t->steps_seen) {
+                late += id >= 2;
+                if (t->code != RF_EDATA || t->last.step != first->last.step) {
+                    print_error("worker %d: %d '%s' after step %d, not %d\n", id, t->code,
+                                t->err.text, (int)t->last.step, (int)first->last.step);
+                }
+                assert_int_equal(t->code, RF_EDATA);
+                assert_int_equal(t->last.step, first->last.step);
+            }
+            memory_clear(&t->beside);
+        }
+        assert_true(first->steps_seen > 0 && job->trainee[1].steps_seen > 0);
+        free_job(job);
+    }
+    assert_true(late > 0);
+}
+
 static void one_stops_all(void **state) {
     (void)state;
     for (int who = 0; who < 3; who++) {
@@ -249,6 +300,7 @@ int main(void) {
         cmocka_unit_test(nobody_dies),
         cmocka_unit_test(one_dies_somewhere),
         cmocka_unit_test(latecomers_end_with_the_same_bits),
+        cmocka_unit_test(too_much_damage_ends_latecomers_too),
         cmocka_unit_test(one_stops_all),
     };
     return cmocka_run_group_tests(tests, data_make, data_drop);
