@@ -363,9 +363,11 @@ static void take_checkpoint(struct run *run, struct run_worker *worker, const st
     decimal_bytes(bytes, told->bytes);
     if (!strcmp(told->what, "saved")) {
         news->has_checkpoint = true;
-        run_tell(run, '=', "checkpoint %llu, %s in %.1f s, in the background: %s", step, bytes,
-                 told->seconds, told->text);
-    } else if (!strcmp(told->what, "failed")) {
+        run_tell(run, '=', "checkpoint %llu, %s in %.1f s, in the background%s: %s", step, bytes,
+                 told->seconds, news->failed_checkpoints ? ", the first since that failure" : "",
+                 told->text);
+        news->failed_checkpoints = 0;
+    } else if (!strcmp(told->what, "failed") && !news->failed_checkpoints++) {
         run_tell(run, '!', "checkpoint %llu is not written, training goes on: %s", step,
                  told->text);
     } else if (!strcmp(told->what, "bad") || !strcmp(told->what, "parted")) {

@@ -52,6 +52,7 @@ struct train_screen {
     uint64_t steps, samples;
     double loss_sum, step_s, data_s, exposed_s;
 
+    int failed_checkpoints; /* since the last that was written; the first is told */
     double best;
     uint64_t best_epoch;
 };

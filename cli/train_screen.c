@@ -214,6 +214,7 @@ void screen_checkpoint(struct train_screen *screen, const struct train_settings 
     screen_clear(screen);
     switch (news->kind) {
     case RF_CHECKPOINT_SAVED:
+        screen->failed_checkpoints = 0;
         if (!screen->quiet) {
             fprintf(screen->out, "%s = checkpoint %llu %s/%s, %s in %s, in the background\n", at,
                     step, uri, news->name, bytes, took);
@@ -227,8 +228,10 @@ void screen_checkpoint(struct train_screen *screen, const struct train_settings 
         }
         break;
     case RF_CHECKPOINT_FAILED:
-        fprintf(stderr, "%s ! checkpoint %llu is not written, training goes on: %s\n", at, step,
-                news->text);
+        if (!screen->failed_checkpoints++) {
+            fprintf(stderr, "%s ! checkpoint %llu is not written, training goes on: %s\n", at, step,
+                    news->text);
+        }
         break;
     case RF_CHECKPOINT_BAD:
         fprintf(stderr, "%s ! checkpoint %s: %s\n", at, news->name, news->text);

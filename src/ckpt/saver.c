@@ -445,7 +445,6 @@ static void carry_out(struct rf__saver *s) {
     }
     bool agreed = is_agreed(s);
     if (rc && word_of(s) != DROPPED) {
-        (void)rf__wrap(&err, err.code, "part %d of %d: ", s->job.part, s->job.parts);
         fail_job(s, &err);
     } else if (rc == 0 && agreed && s->job.leads) {
         lead(s, began, now_ms() - began);

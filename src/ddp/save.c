@@ -118,8 +118,9 @@ static void tell(struct rf_ddp *ddp, const struct rf_checkpoint_news *news, cons
     if (ddp->told) {
         ddp->told(ddp->told_context, &told);
     }
-    snprintf(event.text, sizeof event.text, "%s%s%.*s", told.name,
-             *told.name && *told.text ? ": " : "", 100, told.text);
+    bool named = news->kind != RF_CHECKPOINT_FAILED && news->kind != RF_CHECKPOINT_PARTED;
+    snprintf(event.text, sizeof event.text, "%s%s%.*s", named ? told.name : "",
+             named && *told.name && *told.text ? ": " : "", 120, told.text);
     event.rolled_back = news->rolled_back;
     event.checkpoint_step = news->step;
     rf__ddp_tell(ddp, ddp->units, event);

@@ -3,12 +3,7 @@
 
 #include "base/status.h"
 #include "os/file.h"
-#if __has_include("os/s3.h")
 #include "os/s3.h"
-#define HAVE_S3 1
-#else
-#define HAVE_S3 0
-#endif
 
 #include <stdio.h>
 #include <string.h>
@@ -57,17 +52,7 @@ static int file_open(const char *uri, const char *path, const struct rf__storage
 
 static int object_store_open(const char *uri, const struct rf__storage_options *options,
                              struct rf__blobs **out, struct rf_error *err) {
-#if HAVE_S3
     return rf__s3_blobs_create(uri, options ? options->s3 : NULL, out, err);
-#else
-    (void)options;
-    (void)out;
-    int code = rf__fail(err, RF_EUNSUPPORTED, 0, "'%.200s': this build has no object stores", uri);
-    if (err) {
-        rf__detail(err->next, "give a folder, as a path or file:/path");
-    }
-    return code;
-#endif
 }
 
 int rf__storage_open(const char *uri, const struct rf__storage_options *options,

@@ -20,7 +20,7 @@ struct rf__storage_options {
 };
 
 /* `options` may be NULL. Nothing is looked at or made yet. RF_EUSAGE: no such kind of storage, or a
- * URI that names none; RF_EUNSUPPORTED: this build has no object stores. */
+ * URI that names none. */
 int rf__storage_open(const char *uri, const struct rf__storage_options *options,
                      struct rf__blobs **out, struct rf_error *err);
 

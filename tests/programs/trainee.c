@@ -3,13 +3,13 @@
  *
  * trainee STEPS STEP_MS [EXTRA]: 16 shards of 4 samples; shard k's gradient is 4 at place k and 0
  * elsewhere, so the average is 1/16 everywhere if each shard was counted once, whatever happened.
- * The update adds (step + 1) x average to the parameters, which are sums of all step numbers
- * afterwards: exact in float32, so a step that was applied twice or never shows. Every tenth step
- * asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more parameters make a model that is
- * not the others'. TRAINEE_CHECKPOINT, _EVERY, _KEEP, _RESUME and _ROLLBACK are where checkpoints
- * go, after how many steps, how many are kept, what to resume from, and whether histories that
- * parted are left for what they have in common. SIGUSR1 makes it twelve times slower, and again as
- * it was. One JSON line for each commit on stdout. */
+ * The update adds (1 + step % 16) x average to the parameters, which are the sums of these
+ * afterwards: exact in float32 for two million steps, so a step that was applied twice or never
+ * shows. Every tenth step asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more
+ * parameters make a model that is not the others'. TRAINEE_CHECKPOINT, _EVERY, _KEEP, _RESUME and
+ * _ROLLBACK are where checkpoints go, after how many steps, how many are kept, what to resume from,
+ * and whether histories that parted are left for what they have in common. SIGUSR1 makes it twelve
+ * times slower, and again as it was. One JSON line for each commit on stdout. */
 #include <ringfold/ringfold.h>
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@
 
 extern char **environ;
 
-enum { SHARDS = 16, SAMPLES = 4, BULK = 20000 };
+enum { SHARDS = 16, SAMPLES = 4, BULK = 20000, CYCLE = 16 };
 
 struct trainee {
     struct rf_comm *comm;
@@ -67,9 +67,14 @@ static int wrong(const char *what, double found, double wanted, uint64_t step) {
     return 1;
 }
 
-/* The sum of 1 … steps over SHARDS: what each parameter is after so many steps. */
+static double rate_of(uint64_t step) {
+    return (double)(1 + step % CYCLE);
+}
+
+/* The sum of all rates over SHARDS: what each parameter is after so many steps. */
 static double wanted_after(uint64_t steps) {
-    return (double)steps * (double)(steps + 1) / 2 / SHARDS;
+    uint64_t rest = steps % CYCLE, sum = steps / CYCLE * (CYCLE * (CYCLE + 1) / 2);
+    return (double)(sum + rest * (rest + 1) / 2) / SHARDS;
 }
 
 static const char *const told_names[] = {
@@ -141,7 +146,7 @@ static int work(struct trainee *t, const struct rf_step *step, const struct rf_s
 
 static int update(struct trainee *t, uint64_t step) {
     const float *places = rf_ddp_average(t->ddp, 0), *bulk = rf_ddp_average(t->ddp, 1);
-    float rate = (float)(step + 1);
+    float rate = (float)rate_of(step);
 
     for (int i = 0; i < SHARDS; i++) {
         if (places[i] != 1.0f / SHARDS) {
