@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -505,7 +506,12 @@ int rf__saver_create(struct rf__blobs *blobs, const struct rf__saver_options *op
         rc = rf__fail(err, RF_ENOMEM, 0, "no memory for checkpoints");
     }
     if (rc == 0) {
+        /* signals are for other threads: an interrupted sync counts as one that failed */
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before);
         int failed = pthread_create(&s->thread, NULL, run, s);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
         s->has_thread = failed == 0;
         rc = failed ? rf__fail(err, RF_ENOMEM, failed, "cannot start the thread that saves") : 0;
     }

@@ -33,8 +33,8 @@ struct rf__group_options {
 
     /* Elastic: min_size > 0. A store is needed. */
     int min_size, max_size, id, restarts, cool_down_ms;
-    uint64_t nonce;          /* unlike that of any other start of a worker */
-    bool faults;             /* take orders for rehearsed faults from the store */
+    uint64_t nonce; /* unlike that of any other start of a worker */
+    bool faults;    /* take orders for rehearsed faults from the store */
     void (*rehearse)(void *context, const char *order); /* those that are not the group's own */
     rf__group_tell_fn *tell; /* NULL: nobody watches. Called within the calls below */
     void *tell_context;
@@ -89,8 +89,7 @@ void rf__group_error(struct rf__group *group, struct rf_error *out);
 
 /* Whether the worker may go on with what it holds: a job runs and it is outside, or it is in. */
 bool rf__group_is_placed(const struct rf__group *group);
-void rf__group_enter(struct rf__group *group, uint64_t config, bool may_roll_back,
-                     int64_t now);
+void rf__group_enter(struct rf__group *group, uint64_t config, bool may_roll_back, int64_t now);
 int rf__group_note(struct rf__group *group, uint64_t generation,
                    const struct rf__progress *progress);
 

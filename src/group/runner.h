@@ -25,7 +25,7 @@ struct rf__op_params {
 struct rf__membership {
     uint64_t generation;
     int rank, size;
-    bool ended;     /* the job is over: this worker is by itself, to commit its last unit */
+    bool ended;       /* the job is over: this worker is by itself, to commit its last unit */
     bool rolled_back; /* nobody holds the state, whatever `healed` says: all take that of the
                          checkpoint of step `target`, or the newest (RF__NEWEST_STEP) */
     uint64_t target;
