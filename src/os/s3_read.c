@@ -21,10 +21,12 @@ static int explain(struct rf__s3 *s3, const char *key, int code, struct rf_error
     struct rf_error told;
     struct rf__s3_answer answer = {0};
     struct rf__s3_request request = {
-        .verb = "GET", .key = key, .ranged = true, .into = &byte, .into_bytes = 1, .once = true};
+        .verb = "GET", .key = key, .ranged = true, .into = &byte, .into_bytes = 1};
 
     int again = rf__s3_call(s3, &request, &answer, &told);
-    if (again && answer.fault.code[0] && answer.status != 416) {
+    bool refused = answer.status >= 300 && answer.status < 500 && answer.status != 416 &&
+                   !rf__s3_status_retryable(answer.status, answer.fault.code);
+    if (again && refused && answer.fault.code[0]) {
         code = again;
         if (err) {
             *err = told;

@@ -23,7 +23,7 @@ enum {
     ERROR_BODY_MAX = 65536,
     SMALL_BODY = 65536, /* whose digest costs nothing, so that it is signed also under TLS */
     HEADER_MAX = 5000,
-    RESOLVE_TRIES = 5 /* a name that is misspelt stays unknown */
+    DOUBTFUL_TRIES = 5
 };
 
 /* What the callbacks of one try share. */
@@ -387,7 +387,8 @@ static bool set_times(CURL *curl, const struct attempt *attempt, int64_t left_ms
                                  whole_ms < CONNECT_MS ? whole_ms : (long)CONNECT_MS);
 
     if (attempt->request->patient) {
-        return set && !curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, whole_ms);
+        /* Half of the time, so that a server that fell silent is asked again. */
+        return set && !curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (whole_ms + 1) / 2);
     }
     return set && !curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, (long)SLOWEST_BYTES_S) &&
            !curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)attempt->s3->stall_s);
@@ -463,12 +464,10 @@ out:
 }
 
 static bool curl_is_retryable(CURLcode code) {
-    static const CURLcode codes[] = {CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_RESOLVE_PROXY,
-                                     CURLE_COULDNT_CONNECT,      CURLE_PARTIAL_FILE,
-                                     CURLE_OPERATION_TIMEDOUT,   CURLE_GOT_NOTHING,
-                                     CURLE_SEND_ERROR,           CURLE_RECV_ERROR,
-                                     CURLE_SEND_FAIL_REWIND,     CURLE_SSL_CONNECT_ERROR,
-                                     CURLE_UPLOAD_FAILED,        CURLE_AGAIN};
+    static const CURLcode codes[] = {
+        CURLE_COULDNT_CONNECT,  CURLE_PARTIAL_FILE,  CURLE_OPERATION_TIMEDOUT,
+        CURLE_GOT_NOTHING,      CURLE_SEND_ERROR,    CURLE_RECV_ERROR,
+        CURLE_SEND_FAIL_REWIND, CURLE_UPLOAD_FAILED, CURLE_AGAIN};
 
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
         if (code == codes[i]) {
@@ -476,6 +475,13 @@ static bool curl_is_retryable(CURLcode code) {
         }
     }
     return false;
+}
+
+/* What may pass, and more likely is a setting: a misspelt host, a port of something else. */
+static bool is_doubtful(CURLcode code) {
+    return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY ||
+           code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_WEIRD_SERVER_REPLY ||
+           code == CURLE_SSL_CONNECT_ERROR;
 }
 
 static bool was_sent(CURLcode code) {
@@ -500,8 +506,8 @@ static enum verdict judge_failure(struct attempt *attempt, CURLcode code, struct
     }
     answer->lost = answer->lost || was_sent(code);
     rf__s3_failed(attempt->s3, attempt->request, code, attempt->reason, err);
-    if (code == CURLE_COULDNT_RESOLVE_HOST && attempt->tries >= RESOLVE_TRIES) {
-        return OVER;
+    if (is_doubtful(code)) {
+        return attempt->tries < DOUBTFUL_TRIES ? AGAIN : OVER;
     }
     return curl_is_retryable(code) ? AGAIN : OVER;
 }
@@ -540,8 +546,13 @@ static enum verdict judge(struct attempt *attempt, CURLcode code, struct rf_erro
     }
     /* An error of the server whose body did not end, or an upload that it did not want to see. */
     bool refused = attempt->answer->status >= 300 && code != CURLE_OUT_OF_MEMORY;
-    return code == CURLE_OK || refused ? judge_answer(attempt, err)
-                                       : judge_failure(attempt, code, err);
+    if (code != CURLE_OK && !refused) {
+        return judge_failure(attempt, code, err);
+    }
+    enum verdict verdict = judge_answer(attempt, err);
+    bool unexplained =
+        code != CURLE_OK && curl_is_retryable(code) && !attempt->answer->fault.code[0];
+    return verdict == OVER && unexplained && attempt->tries < DOUBTFUL_TRIES ? AGAIN : verdict;
 }
 
 /* false: interrupted. */

@@ -352,7 +352,7 @@ static int send_completion(struct rf__s3 *s3, struct writer *writer, struct rf__
     if (code == RF_ECONFLICT && only_new) {
         return settle_conflict(s3, writer, err);
     }
-    if (writer->answer.lost && !strcmp(writer->answer.fault.code, "NoSuchUpload")) {
+    if (writer->answer.lost && writer->answer.status == 404) {
         struct rf_error other;
         int ours = is_ours(s3, writer, &other);
         return ours > 0 ? RF_OK : code;

@@ -56,7 +56,8 @@ def cut_after(count):
     def cut(handler, act):
         number, headers, body = act()
         handler.head(number, headers, len(body))
-        handler.wfile.write(body[:count])
+        if handler.command != "HEAD":
+            handler.wfile.write(body[:count])
         handler.wfile.flush()
         handler.reset()
     return cut
@@ -91,6 +92,13 @@ def changed(**how):
         headers.update(how.get("headers", {}))
         handler.answer(how.get("number", number), headers, change(body) if change else body)
     return answer
+
+
+def garbage(handler, act):
+    """Does it, and answers with what is not HTTP."""
+    act()
+    handler.wfile.write(b"SSH-2.0-not-a-store\r\n")
+    handler.close_connection = True
 
 
 def endless(front, piece):

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -232,6 +233,13 @@ def other(**how):
         yield server, Program(server, fake_s3.BUCKET)
 
 
+def test_a_name_that_is_free_is_free_whatever_the_explanation_is(program, fake):
+    """HEAD tells that there is nothing; the GET that is to tell why meets a passing error."""
+    for fault in (fake_s3.status(503, "SlowDown"), fake_s3.unheard, fake_s3.cut_after(10)):
+        fake.fail("GET", "x", fault)
+        assert program.fails("get", "x").startswith("RF_ENOTFOUND")
+
+
 @pytest.mark.parametrize("number, code", [(500, "InternalError"), (503, "SlowDown"), (502, ""), (429, "TooManyRequests"),
                                           (400, "RequestTimeout")])
 def test_passing_errors_are_waited_out(program, fake, number, code):
@@ -455,6 +463,16 @@ def test_an_error_in_a_completion_that_began_well(program, fake):
     assert "run/y" not in fake.objects and not fake.uploads
 
 
+def test_a_completion_that_stalls_is_asked_for_again(program, fake):
+    def silent(handler, act):
+        act()
+        fake_s3.stalled(handler, act)
+
+    fake.fail("POST", "x", silent, query="uploadId")
+    assert program.put("x", some_bytes(PART + 1), options=["--deadline-ms", 3000, "--new"]) == ""
+    assert len(fake.seen("POST", "x", "uploadId")) == 2 and not fake.uploads
+
+
 @pytest.mark.parametrize("body", [b"", b"<CompleteMultipartUploadResult><ETag>", b"OK", b"<html/>"])
 def test_a_completion_that_says_nothing(program, fake, body):
     data = some_bytes(PART + 1)
@@ -595,6 +613,33 @@ def test_many_threads_at_once(program, fake):
     assert not fake.objects and not fake.uploads
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_server_that_fails_in_every_way(program, fake, seed):
+    """Two of five requests fail somehow; what is written and read is right all the same."""
+    rng = random.Random(seed)
+    ways = [fake_s3.unheard, fake_s3.lost, fake_s3.status(503, "SlowDown"), fake_s3.status(500, "InternalError"),
+            fake_s3.says(200, fake_s3.error_body("InternalError")), fake_s3.cut_after(1000), fake_s3.garbage]
+
+    def perhaps(handler, act):
+        with fake.lock:
+            way = rng.choice(ways) if rng.random() < 0.4 else None
+        # A range that is answered by an error in a 200 is no passing error, and HEAD has no body.
+        if way is ways[4] and handler.command in ("GET", "HEAD"):
+            way = fake_s3.unheard
+        if way:
+            way(handler, act)
+        else:
+            handler.answer(*act())
+
+    for verb in ("PUT", "GET", "HEAD", "POST", "DELETE"):
+        fake.fail(verb, "", perhaps, times=1000000)
+    program.run("storm", "10")
+    assert all(u["key"].startswith("run/storm/") for u in fake.uploads.values())  # begun, and the answer lost
+    fake.faults.clear()
+    program.run("collect", "", "0")
+    assert not fake.uploads and not fake.objects
+
+
 def test_certificates_are_checked(tmp_path):
     both, key = tmp_path / "both.pem", tmp_path / "key.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", both, "-days", "2",
@@ -623,6 +668,11 @@ def test_no_server_at_all(fake, program):
     assert "RF_E" in program.fails("list", "", options=["--deadline-ms", 700])
     program.variables = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     assert "next set AWS_ACCESS_KEY_ID" in program.fails("list", "")
+
+
+def test_something_else_at_the_endpoint(program, fake):
+    fake.fail("GET", "", fake_s3.garbage, times=1000)
+    assert "RF_EIO" in program.fails("list", "") and len(fake.requests) == 5
 
 
 def test_a_session_token_is_sent_and_signed(program, fake):
