@@ -879,6 +879,26 @@ static int must_be_new(const struct rf__saver *s, const struct rf__ckpt_id *newe
     return code;
 }
 
+/* What cannot be written to is better known before the first step than after it. */
+static int try_to_write(struct rf__saver *s, struct rf_error *err) {
+    static const char name[] = "writable";
+    struct rf__blob_writer *writer;
+
+    int rc = s->blobs->ops->create(s->blobs, name, &writer, err);
+    if (rc == 0) {
+        rc = s->blobs->ops->write(s->blobs, writer, name, sizeof name - 1, err);
+        if (rc) {
+            s->blobs->ops->abandon(s->blobs, writer);
+        } else {
+            rc = s->blobs->ops->finish(s->blobs, writer, false, err);
+        }
+    }
+    if (rc == 0) {
+        rc = s->blobs->ops->remove(s->blobs, name, err);
+    }
+    return rc ? rf__wrap(err, rc, "'%.100s' cannot be written to: ", s->where) : 0;
+}
+
 int rf__saver_choose(struct rf__saver *s, uint64_t target, bool at_start,
                      struct rf__saver_choice *out, struct rf_error *err) {
     uint64_t wanted = at_start ? s->options.resume : target;
@@ -887,6 +907,10 @@ int rf__saver_choose(struct rf__saver *s, uint64_t target, bool at_start,
     *out = (struct rf__saver_choice){.is_other = false};
     int rc = choose_in(s, s->blobs, none_wanted ? RF__NEWEST_STEP : wanted,
                        at_start && !none_wanted, &out->id, err);
+    if (rc == RF_ENOTFOUND && at_start) {
+        int written = try_to_write(s, err);
+        rc = written ? written : rc;
+    }
     if (rc == RF_ENOTFOUND && at_start && s->options.other) {
         out->is_other = true;
         rc = choose_in(s, s->options.other, RF__NEWEST_STEP, true, &out->id, err);

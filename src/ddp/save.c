@@ -282,15 +282,15 @@ static int choose(struct rf_ddp *ddp, struct rf__saver_choice *choice, struct ve
                  found.text);
         rf__ddp_save_tell(ddp);
     }
+    bool is_final = verdict->code && verdict->code != RF_ENOTFOUND;
     int rc = share_choice(ddp, choice, verdict, err);
-    if (rc == 0 && verdict->code && verdict->code != RF_ENOTFOUND) {
-        if (ddp->runner->rank != 0) {
-            (void)rf__fail(&found, verdict->code, 0, "%s", verdict->text);
-            found.rank = 0;
-        }
-        rc = rf__ddp_break(ddp, &found, err);
+    if (rc == 0 && !is_final && verdict->code && verdict->code != RF_ENOTFOUND) { /* rank 0's */
+        (void)rf__fail(&found, verdict->code, 0, "%s", verdict->text);
+        found.rank = 0;
+        is_final = true;
     }
-    return rc;
+    /* our own failure, also where others have heard of it and left before all had it */
+    return is_final ? rf__ddp_break(ddp, &found, err) : rc;
 }
 
 /* This member's own try, into the state. */
