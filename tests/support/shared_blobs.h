@@ -83,12 +83,12 @@ static int shared_create(struct rf__blobs *blobs, const char *name, struct rf__b
     struct shared_blobs *shared = handle->shared;
     int code = shared_enter(blobs, name, err);
 
-    shared->waiting++;
-    pthread_cond_broadcast(&shared->changed);
     while (!handle->interrupted && shared->held[0] && strstr(name, shared->held)) {
+        shared->waiting++;
+        pthread_cond_broadcast(&shared->changed);
         pthread_cond_wait(&shared->changed, &shared->lock);
+        shared->waiting--;
     }
-    shared->waiting--;
     if (!code && handle->interrupted) {
         code = rf__fail(err, RF_ESTOPPED, 0, "'%s' was interrupted", name);
     }
