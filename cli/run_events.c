@@ -376,6 +376,9 @@ static void take_checkpoint(struct run *run, struct run_worker *worker, const st
         news->returned = told->generation;
         news->has_checkpoint = true;
         news->step = told->checkpoint;
+        if (!step && !told->rolled_back) { /* the beginning, once more */
+            return;
+        }
         run_tell(run, told->rolled_back ? '!' : '=', "%s step %llu: %s, %s read in %.1f s",
                  told->rolled_back ? "rolled back to" : "resumed from", step, told->text, bytes,
                  told->seconds);

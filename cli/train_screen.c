@@ -220,8 +220,8 @@ void screen_checkpoint(struct train_screen *screen, const struct train_settings 
                     step, uri, news->name, bytes, took);
         }
         break;
-    case RF_CHECKPOINT_RETURNED:
-        if (!screen->quiet) {
+    case RF_CHECKPOINT_RETURNED: /* step 0 is the beginning, once more */
+        if (!screen->quiet && (step || news->rolled_back)) {
             fprintf(screen->out, "%s = %s step %llu: %s/%s, %s read in %s\n", at,
                     news->rolled_back ? "rolled back to" : "resumed from", step, uri, news->name,
                     bytes, took);

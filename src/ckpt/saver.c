@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "ckpt/history.h"
-#include "member/progress.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -135,13 +134,25 @@ static void past_reset(struct past *past, const struct rf__ckpt_manifest *from) 
         past->ancestors[past->ancestor_count++] = from->ancestors[i];
     }
     past->first_step = from->id.step;
-    past->digests[past->digest_count++] = from->id.chain;
+    if (from->digest_count) { /* not its own chain, which may have a measurement more */
+        past->digests[past->digest_count++] = from->digests[from->digest_count - 1];
+    }
 }
 
 static void past_add(struct past *past, uint64_t step, uint64_t chain) {
-    if (past->digest_count == 0 || step != past->first_step + (uint64_t)past->digest_count) {
-        past->first_step = step; /* it was healed past some steps */
+    uint64_t next = 1;
+
+    if (past->digest_count) {
+        next = past->first_step + (uint64_t)past->digest_count;
+    } else if (past->ancestor_count) {
+        next = past->ancestors[0].step + 1;
+    }
+    if (step != next) { /* it was healed past some steps, and maybe some checkpoints */
+        past->is_known = false;
         past->digest_count = 0;
+    }
+    if (past->digest_count == 0) {
+        past->first_step = step;
     }
     if (past->digest_count == RF__CKPT_DIGESTS) {
         past->first_step++;
@@ -250,6 +261,19 @@ static int await_parts(struct rf__saver *s, int64_t own_ms, struct rf_error *err
     }
 }
 
+/* Whether our own steps show that it is of another history: the chain after its step is neither its
+ * own nor, where a measurement came in between, that of its step. */
+static bool is_of_others(const struct past *past, const struct rf__ckpt_entry *entry) {
+    const struct rf__ckpt_manifest *m = entry->manifest;
+    uint64_t step = entry->id.step;
+
+    if (step < past->first_step || step - past->first_step >= (uint64_t)past->digest_count) {
+        return false;
+    }
+    uint64_t ours = past->digests[step - past->first_step];
+    return ours != m->id.chain && !(m->digest_count && ours == m->digests[m->digest_count - 1]);
+}
+
 /* Who leads now and did not from the beginning takes the newest checkpoint there is for the parent.
  */
 static int learn_past(struct rf__saver *s, struct rf_error *err) {
@@ -264,7 +288,8 @@ static int learn_past(struct rf__saver *s, struct rf_error *err) {
         return rc;
     }
     int parent = rf__ckpt_newest(&list, list.count);
-    while (parent >= 0 && list.entries[parent].id.step >= s->job.id.step) {
+    while (parent >= 0 && (list.entries[parent].id.step >= s->job.id.step ||
+                           is_of_others(past, &list.entries[parent]))) {
         parent = rf__ckpt_newest(&list, parent);
     }
     if (parent >= 0) {
@@ -279,12 +304,26 @@ static int learn_past(struct rf__saver *s, struct rf_error *err) {
     return 0;
 }
 
-/* Whether somebody else has taken a checkpoint after a step of ours, and found something else. */
+/* Whether somebody else has taken a checkpoint after a step of ours, and found something else. Our
+ * own may have another chain than their step, as it counts measurements too. */
 struct strangers {
     const struct past *past;
-    struct rf__ckpt_id found;
+    struct rf__ckpt_id own, found;
     bool some;
 };
+
+/* Of the other only what its folder's name tells is known. */
+static bool is_named_as(const struct rf__ckpt_id *own, const struct rf__ckpt_id *other) {
+    return own->step == other->step && own->chain >> 32 == other->chain >> 32;
+}
+
+static bool is_ours(const struct strangers *strangers, const struct rf__ckpt_id *id) {
+    bool ours = is_named_as(&strangers->own, id);
+    for (int i = 0; i < strangers->past->ancestor_count && !ours; i++) {
+        ours = is_named_as(&strangers->past->ancestors[i], id);
+    }
+    return ours;
+}
 
 static int see_stranger(void *context, const struct rf__blob_entry *entry) {
     struct strangers *strangers = context;
@@ -303,7 +342,8 @@ static int see_stranger(void *context, const struct rf__blob_entry *entry) {
         id.step >= past->first_step + (uint64_t)past->digest_count) {
         return 0;
     }
-    if (past->digests[id.step - past->first_step] >> 32 != id.chain >> 32) {
+    if (past->digests[id.step - past->first_step] >> 32 != id.chain >> 32 &&
+        !is_ours(strangers, &id)) {
         strangers->found = id;
         strangers->some = true;
     }
@@ -311,7 +351,7 @@ static int see_stranger(void *context, const struct rf__blob_entry *entry) {
 }
 
 static void look_for_strangers(struct rf__saver *s, const struct rf__ckpt_manifest *ours) {
-    struct strangers strangers = {.past = &s->job_past};
+    struct strangers strangers = {.past = &s->job_past, .own = s->job.id};
     struct rf__ckpt_manifest theirs;
     struct rf__ckpt_relation relation;
     char folder[RF__CKPT_FOLDER], text[RF_ERROR_TEXT_MAX];
@@ -702,18 +742,31 @@ static bool is_usable(const struct rf__saver *s, const struct rf__ckpt_entry *en
     return entry->condition == RF__CKPT_WHOLE && entry->manifest && !is_refused(s, &entry->id);
 }
 
+/* A place to look in: the own blobs, or the other ones, which are not ours to write to. */
+struct place {
+    struct rf__blobs *blobs;
+    const char *where;
+    bool is_other;
+};
+
+static struct place place_of(const struct rf__saver *s, bool is_other) {
+    return (struct place){.blobs = is_other ? s->options.other : s->blobs,
+                          .where = is_other ? s->other_where : s->where,
+                          .is_other = is_other};
+}
+
 /* All that are newer than the chosen one are left behind for good. */
-static void leave_behind(struct rf__saver *s, const struct rf__ckpt_list *list, int chosen,
-                         const char *why) {
+static void leave_behind(struct rf__saver *s, const struct place *place,
+                         const struct rf__ckpt_list *list, int chosen, const char *why) {
     for (int i = 0; i < list->count; i++) {
-        if (i != chosen && is_usable(s, &list->entries[i]) &&
+        if (!place->is_other && i != chosen && is_usable(s, &list->entries[i]) &&
             list->entries[i].id.step > list->entries[chosen].id.step) {
             mark(s, &list->entries[i].id, why);
         }
     }
 }
 
-static int parted(const struct rf__saver *s, const struct rf__ckpt_entry *a,
+static int parted(const struct place *place, const struct rf__ckpt_entry *a,
                   const struct rf__ckpt_entry *b, const struct rf__ckpt_relation *how,
                   struct rf_error *err) {
     char range[64];
@@ -727,7 +780,7 @@ static int parted(const struct rf__saver *s, const struct rf__ckpt_entry *a,
     int code = rf__fail(err, RF_EDIVERGED, 0,
                         "two groups trained on by themselves, and their histories parted %s: %s "
                         "and %s in '%.100s'",
-                        range, a->folder, b->folder, s->where);
+                        range, a->folder, b->folder, place->where);
     if (err) {
         rf__detail(err->why, "two jobs of one name wrote there, with different stores");
         if (how->has_common) {
@@ -754,8 +807,8 @@ static int find_id(const struct rf__saver *s, const struct rf__ckpt_list *list,
 }
 
 /* Where the usable ones have more than one history: an error, or *chosen is their common past. */
-static int look_at_histories(struct rf__saver *s, const struct rf__ckpt_list *list, int *chosen,
-                             struct rf_error *err) {
+static int look_at_histories(struct rf__saver *s, const struct place *place,
+                             const struct rf__ckpt_list *list, int *chosen, struct rf_error *err) {
     struct rf__ckpt_histories histories;
     int count = 0, rc = 0;
     const struct rf__ckpt_manifest **manifests =
@@ -780,7 +833,7 @@ static int look_at_histories(struct rf__saver *s, const struct rf__ckpt_list *li
     const struct rf__ckpt_relation *how = &histories.parted;
     int common = how->has_common ? find_id(s, list, &how->common) : -1;
     if (!s->options.roll_back_parted || common < 0) {
-        rc = parted(s, &list->entries[index[histories.tip[0]]],
+        rc = parted(place, &list->entries[index[histories.tip[0]]],
                     &list->entries[index[histories.tip[1]]], how, err);
         goto out;
     }
@@ -788,7 +841,7 @@ static int look_at_histories(struct rf__saver *s, const struct rf__ckpt_list *li
     snprintf(why, sizeof why,
              "two histories parted at step %" PRIu64 ": went back to step %" PRIu64, how->first,
              how->common.step);
-    leave_behind(s, list, common, why);
+    leave_behind(s, place, list, common, why);
     *chosen = common;
 
 out:
@@ -797,26 +850,28 @@ out:
     return rc;
 }
 
-static int none(const struct rf__saver *s, uint64_t target, struct rf_error *err) {
+static int none(const struct place *place, uint64_t target, struct rf_error *err) {
     if (target == RF__NEWEST_STEP) {
-        return rf__fail(err, RF_ENOTFOUND, 0, "there is no whole checkpoint in '%.200s'", s->where);
+        return rf__fail(err, RF_ENOTFOUND, 0, "there is no whole checkpoint in '%.200s'",
+                        place->where);
     }
-    int code =
-        rf__fail(err, RF_ENOTFOUND, 0,
-                 "there is no whole checkpoint of step %" PRIu64 " in '%.200s'", target, s->where);
+    int code = rf__fail(err, RF_ENOTFOUND, 0,
+                        "there is no whole checkpoint of step %" PRIu64 " in '%.200s'", target,
+                        place->where);
     if (err) {
-        rf__detail(err->next, "ringfold ckpt list %.200s", s->where);
+        rf__detail(err->next, "ringfold ckpt list %.200s", place->where);
     }
     return code;
 }
 
-static int choose_of(struct rf__saver *s, const struct rf__ckpt_list *list, uint64_t target,
-                     bool at_start, int *chosen, struct rf_error *err) {
+static int choose_of(struct rf__saver *s, const struct place *place,
+                     const struct rf__ckpt_list *list, uint64_t target, bool at_start, int *chosen,
+                     struct rf_error *err) {
     bool exact = at_start && target != RF__NEWEST_STEP;
 
     *chosen = -1;
     if (at_start && !exact) {
-        int rc = look_at_histories(s, list, chosen, err);
+        int rc = look_at_histories(s, place, list, chosen, err);
         if (rc || *chosen >= 0) {
             return rc;
         }
@@ -829,34 +884,35 @@ static int choose_of(struct rf__saver *s, const struct rf__ckpt_list *list, uint
                 return rf__fail(err, RF_EDIVERGED, 0,
                                 "there are two checkpoints of step %" PRIu64 " in '%.200s': %s and "
                                 "%s",
-                                target, s->where, list->entries[*chosen].folder, entry->folder);
+                                target, place->where, list->entries[*chosen].folder, entry->folder);
             }
             *chosen = i;
         }
     }
     if (*chosen < 0) {
-        return none(s, target, err);
+        return none(place, target, err);
     }
     if (target != RF__NEWEST_STEP) {
         char why[96];
         snprintf(why, sizeof why, "the job went back to step %" PRIu64,
                  list->entries[*chosen].id.step);
-        leave_behind(s, list, *chosen, why);
+        leave_behind(s, place, list, *chosen, why);
     }
     return 0;
 }
 
 /* One place: what to take from there. */
-static int choose_in(struct rf__saver *s, struct rf__blobs *blobs, uint64_t target, bool at_start,
+static int choose_in(struct rf__saver *s, bool is_other, uint64_t target, bool at_start,
                      struct rf__ckpt_id *out, struct rf_error *err) {
+    struct place place = place_of(s, is_other);
     struct rf__ckpt_list list;
     int chosen;
 
-    int rc = rf__ckpt_list(blobs, &list, err);
+    int rc = rf__ckpt_list(place.blobs, &list, err);
     if (rc) {
         return rc;
     }
-    rc = choose_of(s, &list, target, at_start, &chosen, err);
+    rc = choose_of(s, &place, &list, target, at_start, &chosen, err);
     if (rc == 0) {
         *out = list.entries[chosen].id;
     }
@@ -905,15 +961,15 @@ int rf__saver_choose(struct rf__saver *s, uint64_t target, bool at_start,
     bool none_wanted = wanted == RF__RESUME_NONE;
 
     *out = (struct rf__saver_choice){.is_other = false};
-    int rc = choose_in(s, s->blobs, none_wanted ? RF__NEWEST_STEP : wanted,
-                       at_start && !none_wanted, &out->id, err);
+    int rc = choose_in(s, false, none_wanted ? RF__NEWEST_STEP : wanted, at_start && !none_wanted,
+                       &out->id, err);
     if (rc == RF_ENOTFOUND && at_start) {
         int written = try_to_write(s, err);
         rc = written ? written : rc;
     }
     if (rc == RF_ENOTFOUND && at_start && s->options.other) {
         out->is_other = true;
-        rc = choose_in(s, s->options.other, RF__NEWEST_STEP, true, &out->id, err);
+        rc = choose_in(s, true, RF__NEWEST_STEP, true, &out->id, err);
         if (rc == RF_ENOTFOUND) {
             rc = rf__fail(err, RF_EINVAL, 0, "there is no whole checkpoint in '%.200s'",
                           s->other_where);

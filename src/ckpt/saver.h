@@ -12,6 +12,7 @@
 #define RF_CKPT_SAVER_H
 
 #include "ckpt/checkpoint.h"
+#include "member/progress.h"
 
 struct rf__saver;
 

@@ -364,7 +364,10 @@ enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation
 }
 
 enum rf__verdict rf__decide_first(const struct rf__facts *facts, struct rf__generation *next) {
-    *next = (struct rf__generation){.number = facts->current->number + 1};
+    /* an order that stands there already was for an earlier job of this name */
+    *next = (struct rf__generation){.number = facts->current->number + 1,
+                                    .order =
+                                        facts->order ? facts->order->nonce : facts->current->order};
     for (int i = 0; i < facts->candidate_count && next->count < facts->max_size; i++) {
         const struct rf__candidate *candidate = facts->candidates[i];
         if (candidate->wants && candidate->seen == facts->current->number &&
