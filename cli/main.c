@@ -37,7 +37,7 @@ static void print_help(FILE *out) {
           "Fault-tolerant, synchronous data-parallel training.\n\ncommands:\n",
           out);
     for (size_t i = 0; commands[i].name; i++) {
-        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
     }
     fputs("\n'ringfold COMMAND --help' tells more about one of them.\n", out);
 }

@@ -412,7 +412,7 @@ static void a_part_that_fails_is_told_and_the_next_works(void **state) {
     struct rf__saver_news news = next_news(g.saver[0]);
     assert_int_equal(news.kind, RF__SAVER_FAILED);
     assert_int_equal(news.step, 1);
-    assert_non_null(strstr(news.text, "part 0 of 2"));
+    assert_non_null(strstr(news.text, "part-0-of-2"));
     assert_non_null(strstr(news.text, "cannot be made"));
     no_news(g.saver[1]); /* its own part stands */
     assert_false(has_manifest(&id));
