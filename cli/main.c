@@ -24,9 +24,9 @@ static const struct command commands[] = {
     {"bench", cmd_bench, "measure the collectives"},
     {"store", cmd_store, "serve or look into a job's store"},
     {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
-    {"rollback", cmd_rollback, "send a running job back to a checkpoint"},
     {"ckpt", cmd_ckpt, "look at checkpoints, verify, copy, export and prune them"},
     {"data", cmd_data, "index data files, and find what is damaged in them"},
+    {"rollback", cmd_rollback, "send a running job back to a checkpoint"},
     {NULL, NULL, NULL},
 };
 
