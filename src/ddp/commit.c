@@ -364,9 +364,9 @@ static int agree(struct rf_ddp *ddp, struct rf__step_decision *decision, struct 
         rc = check_decision(ddp, decision, &cause);
     }
     if (rc == RF_EDIVERGED && ddp->runner->elastic && ddp->saver) {
-        /* nobody knows who is right: nobody holds the state, and the group goes back */
-        rf__ddp_void(ddp);
-        (void)rf__ddp_note(ddp);
+        /* Nobody knows who is right, and the group goes back. What was noted says so: all have
+         * prepared the unit, and differ. A member that took it back would leave those that were
+         * revoked before they saw the reports as the only holders of the state, right or wrong. */
         cause.code = RF_EREVOKED; /* not this member's own failure */
         return rf__ddp_fail_with(ddp, &cause, err);
     }

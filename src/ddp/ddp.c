@@ -234,17 +234,16 @@ int rf__ddp_shape(struct rf_ddp *ddp, int index, const size_t *shape, int dims,
         return rf__fail(err, RF_EINVAL, 0, "'%s' has %d dimensions, expected 1 to %d",
                         ddp->tensor[index].name, dims, RF__CKPT_DIMS);
     }
-    for (int i = 0; i < dims; i++) {
+    for (int i = 0; i < dims && count; i++) {
         bool fits = shape[i] > 0 && shape[i] <= ddp->count[index] / count;
         count = fits ? count * shape[i] : 0;
-        if (!fits) {
-            break;
-        }
-        ddp->tensor[index].shape[i] = shape[i];
     }
     if (count != ddp->count[index]) {
         return rf__fail(err, RF_EINVAL, 0, "the shape of '%s' is not that of its %zu elements",
                         ddp->tensor[index].name, ddp->count[index]);
+    }
+    for (int i = 0; i < dims; i++) {
+        ddp->tensor[index].shape[i] = shape[i];
     }
     ddp->tensor[index].dims = dims;
     return 0;

@@ -399,6 +399,13 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err) {
     struct rf_error cause;
     int rank = 0, rc = 0, tries = 0;
 
+    if (ddp->rolls_back) { /* what was agreed upon is there to be chosen, and not whole only later
+                            */
+        if (ddp->runner->elastic) {
+            ddp->runner->ops->rest(ddp->runner);
+        }
+        (void)rf__saver_finish(ddp->saver, BEGIN_PATIENCE_MS, NULL);
+    }
     while (rc == 0 && rank >= 0) {
         if (ddp->runner->elastic) {
             ddp->runner->ops->rest(ddp->runner);

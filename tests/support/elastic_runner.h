@@ -10,7 +10,12 @@
  *
  * Faults: a worker dies in one of its calls; or a meeting is complete on some of the members only
  * when a worker dies, and the generation ends after those have gone on by one call; or a bit of a
- * result, or of a parameter, changes. A worker that has died may start anew. */
+ * result, or of a parameter, changes. A worker that has died may start anew.
+ *
+ * Where all workers have checkpoints, the world goes back to one by an order, and where nobody
+ * holds the state any more: the next generation is told so, and the one after it too, as long as
+ * nobody has taken the state from there. What was committed is forgotten then, as units are trained
+ * again by other members, whom their digests name. */
 #ifndef TESTS_ELASTIC_RUNNER_H
 #define TESTS_ELASTIC_RUNNER_H
 
@@ -71,6 +76,8 @@ struct worker {
     int calls, begins;
     int sequence; /* of collectives in the generation it has taken over */
     uint64_t config;
+    bool may_roll_back;
+    int rests;
     int events[WORLD_EVENTS];
     struct rf_event last[WORLD_EVENTS];
     int alive, in_flight, most_in_flight;
@@ -92,7 +99,11 @@ struct world {
     int size, ids[WORLD_WORKERS];
     bool healed[WORLD_WORKERS]; /* by rank */
     uint64_t units, chain;
-    bool commit;
+    bool commit, rolled_back;
+    uint64_t target;
+    bool ordered; /* to go back to `order`, at the end of a unit */
+    uint64_t order;
+    int rollbacks;
     struct meeting *meetings;
     struct message *messages;
     int message_count;
@@ -193,9 +204,33 @@ static int votes_for(const struct world *world, const int *ids, int count, uint6
     return best;
 }
 
+/* All take the state from a checkpoint. */
+static void roll_back(struct world *world, const int *ids, int count, uint64_t target) {
+    for (int i = 0; i < count; i++) {
+        world->healed[i] = true;
+        world->worker[ids[i]].progress = (struct rf__progress){.healed = true};
+    }
+    memset(world->known, 0, sizeof world->known);
+    world->rolled_back = true;
+    world->rollbacks++;
+    world->target = target;
+    world->units = world->chain = 0;
+    world->commit = world->ordered = false;
+}
+
+static bool may_roll_back(const struct world *world, const int *ids, int count) {
+    bool may = count > 0;
+    for (int i = 0; i < count; i++) {
+        may = may && world->worker[ids[i]].may_roll_back;
+    }
+    return may;
+}
+
 static void decide(struct world *world, const int *ids, int count) {
     uint64_t most = 0, chain = 0;
     int healed = 0, ahead = 0, prepared = 0;
+    bool may = may_roll_back(world, ids, count);
+    bool restoring = may && world->units == 0; /* some may have taken it from there, others not */
 
     for (int i = 0; i < count; i++) {
         const struct rf__progress *p = &world->worker[ids[i]].progress;
@@ -203,6 +238,10 @@ static void decide(struct world *world, const int *ids, int count) {
             healed++;
             most = p->units > most ? p->units : most;
         }
+    }
+    if (may && (world->ordered || healed == 0)) {
+        roll_back(world, ids, count, world->ordered ? world->order : RF__NEWEST_STEP);
+        return;
     }
     if (healed == 0) {
         world_end(world, RF_ESTATELESS, "nobody is left that holds the state");
@@ -212,10 +251,17 @@ static void decide(struct world *world, const int *ids, int count) {
         const struct rf__progress *p = &world->worker[ids[i]].progress;
         ahead += p->healed && p->units == most;
         prepared += p->healed && p->units == most && p->prepared;
+        restoring = restoring && !p->prepared;
     }
-    world->commit = ahead < healed; /* somebody has committed what the others have prepared */
+    /* somebody has committed what the others have prepared */
+    world->commit = ahead < healed && !restoring;
     if (ahead == healed && prepared == healed) {
-        if (2 * votes_for(world, ids, count, most, true, &chain) <= healed) {
+        bool majority = 2 * votes_for(world, ids, count, most, true, &chain) > healed;
+        if (!majority && may) {
+            roll_back(world, ids, count, RF__NEWEST_STEP);
+            return;
+        }
+        if (!majority) {
             world_end(world, RF_EDIVERGED, "no majority");
             return;
         }
@@ -237,6 +283,7 @@ static void decide(struct world *world, const int *ids, int count) {
                                    .units = world->healed[i] ? most : p->units,
                                    .chain = world->healed[i] ? chain : p->chain};
     }
+    world->rolled_back = world->rolled_back && most == 0;
     world->units = most;
     world->chain = chain;
     remember(world, most, chain);
@@ -584,11 +631,11 @@ static int64_t world_now(struct rf__runner *runner) {
 /* ---- membership */
 
 static void world_enter(struct rf__runner *runner, uint64_t config, bool may_roll_back) {
-    (void)may_roll_back;
     struct worker *w = worker_of(runner);
 
     pthread_mutex_lock(&w->world->lock);
     w->entered = true;
+    w->may_roll_back = may_roll_back;
     w->config = config;
     if (config != w->world->worker[0].config && w->world->worker[0].entered) {
         world_wrong(w->world, "another configuration");
@@ -648,6 +695,8 @@ static int world_reform(struct rf__runner *runner, struct rf__membership *out,
                                        .units = world->units,
                                        .chain = world->chain,
                                        .commit = world->commit,
+                                       .rolled_back = world->rolled_back,
+                                       .target = world->target,
                                        .ids = w->ids,
                                        .healed = w->healed};
     }
@@ -666,9 +715,9 @@ static bool world_is_over(struct rf__runner *runner) {
 
 static bool world_is_awaited(struct rf__runner *runner) {
     struct world *world = worker_of(runner)->world;
-    bool awaited = false;
 
     pthread_mutex_lock(&world->lock);
+    bool awaited = world->ordered;
     for (int id = 0; id < world->workers; id++) {
         awaited = awaited || (world->worker[id].live && world->worker[id].outside);
     }
@@ -716,6 +765,10 @@ static void world_alive(struct rf__runner *runner) {
     worker_of(runner)->alive++;
 }
 
+static void world_rest(struct rf__runner *runner) {
+    worker_of(runner)->rests++;
+}
+
 static const struct rf__runner_ops world_ops = {
     .start = world_start,
     .test = world_test,
@@ -735,6 +788,7 @@ static const struct rf__runner_ops world_ops = {
     .flip_is_due = world_flip_is_due,
     .tell = world_tell,
     .alive = world_alive,
+    .rest = world_rest,
 };
 
 /* A worker as its process starts: also again, after it has died. */
@@ -801,7 +855,7 @@ static void worker_leaves(struct worker *w, bool done) {
 }
 
 /* Worker `self` waits until each other that is not in the generation waits to be taken in. */
-static void await_others(struct world *world, int self) {
+static inline void await_others(struct world *world, int self) {
     pthread_mutex_lock(&world->lock);
     for (int id = 0; id < world->workers; id++) {
         struct worker *w = &world->worker[id];
@@ -814,7 +868,7 @@ static void await_others(struct world *world, int self) {
 }
 
 /* It has died and comes back. */
-static void worker_returns(struct worker *w) {
+static inline void worker_returns(struct worker *w) {
     pthread_mutex_lock(&w->world->lock);
     worker_start(w->world, id_of(w));
     pthread_mutex_unlock(&w->world->lock);

@@ -211,6 +211,14 @@ static inline void shared_await(struct shared_blobs *shared, int count) {
     pthread_mutex_unlock(&shared->lock);
 }
 
+static inline void shared_empty(struct shared_blobs *shared) {
+    pthread_mutex_lock(&shared->lock);
+    while (shared->memory->count) {
+        memory_drop(shared->memory, 0);
+    }
+    pthread_mutex_unlock(&shared->lock);
+}
+
 static inline void shared_fail(struct shared_blobs *shared, const char *text) {
     pthread_mutex_lock(&shared->lock);
     snprintf(shared->failed, sizeof shared->failed, "%s", text);

@@ -271,14 +271,6 @@ static void damage(const struct rf__ckpt_id *id, const char *file) {
     pthread_mutex_unlock(&store.lock);
 }
 
-static void empty_store(void) {
-    pthread_mutex_lock(&store.lock);
-    while (store.memory->count) {
-        memory_drop(store.memory, 0);
-    }
-    pthread_mutex_unlock(&store.lock);
-}
-
 static struct rf__ckpt_list list_all(void) {
     struct rf__blobs *blobs = shared_handle(&store);
     struct rf__ckpt_list list;
@@ -371,7 +363,7 @@ static void what_becomes_whole_is_the_state_at_begin(void **state) {
         rf__ckpt_manifest_free(&m);
         test_state_free(&then);
         close_group(&g);
-        empty_store(); /* the next is no stranger */
+        shared_empty(&store); /* the next is no stranger */
     }
 }
 
@@ -1145,7 +1137,7 @@ static void saving_without_memory_costs_one_checkpoint(void **state) {
         train(&g, 1);
         save(&g);
         close_group(&g);
-        empty_store();
+        shared_empty(&store);
     }
     assert_true(refused >= 2 && failed >= 3 && saved >= 1);
 }
@@ -1219,7 +1211,7 @@ static void it_ends_in_the_middle_of_anything(void **state) {
         }
         if (how == 3) { /* it may have become whole or not */
             close_group(&g);
-            empty_store();
+            shared_empty(&store);
             continue;
         }
         if (how == 4) { /* copied, and no word */
@@ -1233,7 +1225,7 @@ static void it_ends_in_the_middle_of_anything(void **state) {
         shared_hold(&store, "");
         assert_int_equal(store.handles, 0);
         assert_false(has_manifest(&id));
-        empty_store();
+        shared_empty(&store);
     }
 }
 
