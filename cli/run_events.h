@@ -43,10 +43,10 @@ struct run_news {
     int revoked_peer;
     char revoked_text[RUN_EVENT_TEXT];
 
-    bool is_pause_told;  /* since a generation was formed */
+    bool is_pause_told;     /* since a generation was formed */
     int failed_checkpoints; /* since the last that was written; the first is told */
-    bool has_checkpoint; /* the job could start again from one */
-    uint64_t returned;   /* the generation that took its state from a checkpoint last */
+    bool has_checkpoint;    /* the job could start again from one */
+    uint64_t returned;      /* the generation that took its state from a checkpoint last */
     int64_t last_slow, last_diverged; /* unit and peer, so that each is told once */
     uint64_t bad_lines;
 };

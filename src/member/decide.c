@@ -299,8 +299,14 @@ static void add(struct rf__generation *next, int id, uint64_t nonce, bool healed
         (struct rf__member_entry){.id = id, .nonce = nonce, .healed = healed};
 }
 
-/* All members, and those who come, take the state from a checkpoint. */
-static void roll_back(struct rf__generation *next, uint64_t target) {
+/* All members, and those who come, take the state from a checkpoint: that of the order, or of one
+ * that was begun and not finished, or the newest. */
+static void roll_back(const struct rf__facts *facts, struct rf__generation *next) {
+    const struct rf__generation *g = facts->current;
+    uint64_t target = g->rolled_back && g->units == 0 ? g->target : RF__NEWEST_STEP;
+
+    next->order = facts->order ? facts->order->nonce : g->order;
+    target = facts->order ? facts->order->step : target;
     next->commit = false;
     next->units = next->chain = 0;
     next->rolled_back = true;
@@ -350,8 +356,7 @@ enum rf__verdict rf__decide(const struct rf__facts *facts, struct rf__generation
     bool enough = next->count >= facts->min_size && next->count > 0;
     bool is_lost = o.diverged || (!whole && facts->gives_up);
     if (enough && facts->may_roll_back && (facts->order || is_lost)) {
-        roll_back(next, facts->order ? facts->order->step : RF__NEWEST_STEP);
-        next->order = facts->order ? facts->order->nonce : g->order;
+        roll_back(facts, next);
         return RF__VERDICT_FORM;
     }
     if (o.diverged) {
@@ -394,8 +399,7 @@ enum rf__verdict rf__decide_anew(const struct rf__facts *facts, struct rf__gener
     for (int rank = 0; rank < g->count; rank++) {
         drop(next, g->members[rank].id, RF__DOUBT_END);
     }
-    roll_back(next, facts->order ? facts->order->step : RF__NEWEST_STEP);
-    next->order = facts->order ? facts->order->nonce : g->order;
+    roll_back(facts, next);
     return next->count < facts->min_size || next->count == 0 ? RF__VERDICT_TOO_FEW
                                                              : RF__VERDICT_FORM;
 }
