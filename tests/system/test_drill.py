@@ -301,3 +301,19 @@ def test_a_launcher_that_cannot_be_started(tmp_path):
                           cwd=tmp_path, timeout=DEADLINE_S, capture_output=True, text=True)
     assert done.returncode == 74 and "cannot execute '/no/such'" in done.stderr
     wait_for(lambda: not left_behind(tmp_path), "the last process ends")
+
+
+def test_faults_of_checkpoints_and_their_storage(tmp_path):
+    """Real workers: killed while they write their part, and with a storage that is down or full."""
+    trainee = str(pathlib.Path(RINGFOLD).parents[1] / "tests" / "trainee")
+    done = subprocess.run(list(map(str, [RINGFOLD, "drill", "-n", 3, "--faults", "checkpoint,storage", "--faults-total", 6, "--mtbf", "500ms",
+                                         "--detect", "1s", "--seed", 4, "--run-dir", tmp_path / "run", "--json", tmp_path / "out.json", "--",
+                                         trainee, 1000000, 10])),
+                          cwd=tmp_path, env=environment(TRAINEE_CHECKPOINT=str(tmp_path / "ck"), TRAINEE_EVERY="5"), timeout=4 * DEADLINE_S,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["verdict"] == "pass" and result["steps_lost"] == 0 and result["digests_equal"] is True and result["faults"] == 6
+    assert set(result["by_kind"]) == {"checkpoint", "storage"}
+    told = [line["what"] for line in events(tmp_path, "checkpoint")]
+    assert "failed" in told and told.count("saved") > 2
