@@ -208,8 +208,11 @@ static int verify(const struct settings *settings, struct rf_error *err) {
         code = err->code;
         if (settings->json) {
             print_json(json_incref(all));
-        } else if (!json_array_size(names)) {
-            printf("nothing to verify under %s\n", settings->uri);
+        }
+        if (!code && !json_array_size(names)) { /* a slip in the URI shall not look like success */
+            code = report_fail(err, RF_ENOTFOUND, 0, "there is no checkpoint to verify in '%s'",
+                               settings->uri);
+            snprintf(err->next, sizeof err->next, "ringfold ckpt list %s", settings->uri);
         }
     }
     json_decref(all);

@@ -24,7 +24,10 @@ int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
     int code = rf__data_files_open(&files, options->data ? options->data : "", options->index_cache,
                                    options->bad_reads, err);
     if (!code && checkpoint.uri) {
-        rf__train_config(options, config);
+        struct rf_train_options resolved = *options; /* where it cannot be, rf__train says so */
+        (void)rf__train_options_resolve(options, runner->elastic ? runner->max_size : runner->size,
+                                        &resolved, NULL);
+        rf__train_config(&resolved, config);
         checkpoint.config = config;
         code = rf__comm_saver(runner, &checkpoint, &saver, err);
     }
