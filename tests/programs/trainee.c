@@ -8,7 +8,7 @@
  * shows. Every tenth step asks for a measurement, whose tally is 0 + 1 + … + 15. EXTRA more
  * parameters make a model that is not the others'. TRAINEE_CHECKPOINT, _EVERY, _KEEP, _RESUME and
  * _ROLLBACK are where checkpoints go, after how many steps, how many are kept, what to resume from,
- * and whether histories that parted are left for what they have in common. SIGUSR1 makes it twelve
+ * and whether histories that parted are left for what they have in common. SIGUSR1 makes it twenty
  * times slower, and again as it was. One JSON line for each commit on stdout. */
 #include <ringfold/ringfold.h>
 
@@ -41,10 +41,10 @@ static void on_signal(int number) {
     stop_asked = 1;
 }
 
-/* Twelve times slower from now on, or as before. */
+/* Twenty times slower from now on, or as before. */
 static void on_slow(int number) {
     (void)number;
-    slowness = slowness == 1 ? 12 : 1;
+    slowness = slowness == 1 ? 20 : 1;
 }
 
 static void nap(int ms) {
