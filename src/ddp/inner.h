@@ -195,6 +195,7 @@ struct rf_ddp {
     bool save_asked, save_must;    /* by this member, for the next one */
     bool saving;                   /* this attempt: the saver has it */
     bool stops;                    /* the unit is the last one, as a member asked for a stop */
+    bool is_touched;               /* the state: a checkpoint was read into it */
     bool is_behind;                /* units are 0, and the state may have to be had elsewhere */
     bool rolls_back;               /* ... for the group went back */
     uint64_t target;
