@@ -313,7 +313,8 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err);
 /* An attempt begins, with what the members agreed on. */
 void rf__ddp_save_start(struct rf_ddp *ddp);
 void rf__ddp_save_settle(struct rf_ddp *ddp, bool committed);
-void rf__ddp_save_tell(struct rf_ddp *ddp); /* what there is to tell of checkpoints */
+void rf__ddp_save_reject(struct rf_ddp *ddp); /* a part of it is of another state */
+void rf__ddp_save_tell(struct rf_ddp *ddp);   /* what there is to tell of checkpoints */
 
 /* ---- heal.c */
 

@@ -211,6 +211,16 @@ void rf__ddp_save_settle(struct rf_ddp *ddp, bool committed) {
     }
 }
 
+void rf__ddp_save_reject(struct rf_ddp *ddp) {
+    struct rf_checkpoint_news news = {.kind = RF_CHECKPOINT_FAILED,
+                                      .step = ddp->steps,
+                                      .text =
+                                          "a worker that wrote a part of it held another state"};
+
+    rf__ddp_save_settle(ddp, false);
+    tell(ddp, &news, NULL);
+}
+
 int rf__ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms, struct rf_error *err) {
     int rc = 0;
 

@@ -579,9 +579,10 @@ static void two_that_differ_go_back(void **state) {
  * all hold: the last one's has the counts in it. */
 static void one_of_three_copies(void **state) {
     (void)state;
-    for (int at = 1; at < 7; at++) { /* the last unit has number 7 */
+    for (int n = 0; n < 18; n++) {
         struct job *job = new_job(3, 0, 6);
-        job->world.fault[0] = (struct fault){.kind = FAULT_FLIP, .who = 2 - at % 3, .at = at};
+        int who = n % 3, at = 1 + n / 3; /* the last unit has number 7 */
+        job->world.fault[0] = (struct fault){.kind = FAULT_FLIP, .who = who, .at = at};
         run_job(job);
         assert_int_equal(job->world.fault[0].hits, 1);
         assert_finished(job, 0);
