@@ -400,6 +400,10 @@ static int refuse(struct rf_ddp *ddp, const struct rf__saver_choice *choice, int
                    "rank %d of %d cannot load the checkpoint of step %" PRIu64 ": %s", rank,
                    ddp->runner->size, choice->id.step, verdict->text);
     cause.rank = rank;
+    if (unread && ddp->runner->elastic && rank != ddp->runner->rank) {
+        cause.code = RF_EREVOKED; /* the others go on without it */
+        return rf__ddp_fail_with(ddp, &cause, err);
+    }
     if (unread) {
         rf__detail(cause.next, "the place of the checkpoints must be the same, and readable, on "
                                "every host");

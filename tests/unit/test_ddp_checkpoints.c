@@ -40,6 +40,7 @@ struct job {
     int workers, from, steps;
     uint64_t resume;
     bool fixed;               /* the group */
+    int apart;                /* the worker that has another place for checkpoints; 0: none */
     bool is_other;            /* the model: less of the further state */
     bool saves;               /* after every second step, and the last */
     uint64_t order_at, order; /* in step order_at, once, an order to go back to `order`; 0: none */
@@ -57,7 +58,7 @@ struct job {
     uint64_t first_step[WORLD_WORKERS];
 };
 
-static struct shared_blobs store;
+static struct shared_blobs store, elsewhere;
 static struct state expected[MOST_STEPS + 1]; /* before each step */
 
 /* ---- what one worker alone computes */
@@ -200,7 +201,8 @@ static int prepare(struct self *self, struct state *state, struct rf__runner *ru
     options.shards = SHARDS;
     options.hash_every = 1;
     options.first_bucket_bytes = options.bucket_bytes = 64;
-    int rc = rf__saver_create(shared_handle(&store), &saving, saver, &job->error[id]);
+    int rc = rf__saver_create(shared_handle(job->apart && job->apart == id ? &elsewhere : &store),
+                              &saving, saver, &job->error[id]);
     CHECK(rc == 0);
     rc = rf__ddp_create(runner, &options, ddp, &job->error[id]);
     CHECK(rc == 0);
@@ -466,6 +468,26 @@ static void where_all_is_damaged_nothing_begins(void **state) {
     }
 }
 
+/* A worker that does not see what the first has chosen (a folder that is not mounted there, say)
+ * ends, and the others go on; nothing is marked. */
+static void one_that_looks_elsewhere_ends_alone(void **state) {
+    (void)state;
+    train_six(3);
+    shared_open(&elsewhere);
+    for (int who = 1; who < 3; who++) {
+        struct job *job = new_job(3, 6, 9);
+        job->saves = false;
+        job->apart = who;
+        run_job(job);
+        assert_int_equal(job->code[who], RF_ENOTFOUND);
+        assert_finished(job, 1u << who);
+        assert_int_equal(job->told[0][RF_CHECKPOINT_BAD], 0);
+        assert_int_equal(look_at_all(job, 3), 1u << 0 | 1u << 2 | 1u << 4 | 1u << 6);
+        free_job(job);
+    }
+    shared_close(&elsewhere);
+}
+
 /* Whoever starts another model over the same place is told so, and nothing there is harmed. */
 static void another_model_is_no_damage(void **state) {
     (void)state;
@@ -718,6 +740,7 @@ int main(void) {
         TEST(all_start_from_the_newest),
         TEST(what_is_damaged_is_passed_over),
         TEST(where_all_is_damaged_nothing_begins),
+        TEST(one_that_looks_elsewhere_ends_alone),
         TEST(another_model_is_no_damage),
         TEST(a_named_step_is_the_one),
         TEST(what_is_there_is_not_begun_over),
