@@ -161,7 +161,9 @@ RF_API void rf_checkpoint_options_init(struct rf_checkpoint_options *options);
  * for them: copied while the next unit computes, by a thread of the library, each member its part,
  * and written in the background; a storage that is slow or away costs checkpoints and never a step.
  * Where no member that is left holds the state, or they disagree and there is no majority, an
- * elastic group goes back to the newest. `told` may be NULL. */
+ * elastic group goes back to the newest. `told` may be NULL. One object of a communicator at a
+ * time: what another one began to write ends with this call, and that one must be destroyed before.
+ */
 RF_API RF_MUST_CHECK int rf_ddp_checkpoint(struct rf_ddp *ddp,
                                            const struct rf_checkpoint_options *options,
                                            rf_ddp_told_fn *told, void *context,

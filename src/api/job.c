@@ -73,6 +73,10 @@ static int await_order(struct rf_store *store, const char *job, uint64_t nonce, 
                           "job '%.100s' has not taken the order within %.0f s: no step has ended "
                           "since, or it keeps no checkpoints",
                           job, timeout_ms * 1e-3);
+            if (err) {
+                rf__detail(err->next, "the order still stands, and is followed at the end of the "
+                                      "next step, where the job keeps checkpoints");
+            }
         } else if (rc == 0 && g->order != nonce) {
             nanosleep(&pause, NULL);
         }

@@ -53,7 +53,7 @@ struct rf__saver {
     bool ends;
     enum stage stage;
     enum word word;
-    bool lost; /* members, since the job was begun */
+    int64_t lost_at; /* members, since the job was begun, for the last time; 0: none */
     uint64_t state_digest;
     struct rf__saver_job job;
     struct past job_past;           /* as of the job */
@@ -189,6 +189,10 @@ static void past_save(struct past *past, const struct rf__ckpt_id *id) {
     past->ancestor_count++;
 }
 
+void rf__saver_forget(struct rf__saver *s) {
+    s->past = (struct past){.is_known = false};
+}
+
 void rf__saver_step(struct rf__saver *s, uint64_t step, uint64_t chain) {
     past_add(&s->past, step, chain);
 }
@@ -246,9 +250,10 @@ static int await_parts(struct rf__saver *s, int64_t own_ms, struct rf_error *err
             return rc;
         }
         pthread_mutex_lock(&s->lock);
-        int64_t most = s->lost ? LOST_PATIENCE_MS : patience;
-        int64_t waited = now_ms() - began;
-        bool goes_on = !s->ends && waited < most;
+        int64_t now = now_ms(), waited = now - began;
+        int64_t from = s->lost_at > began ? s->lost_at : began;
+        bool is_late = waited >= patience || (s->lost_at && now - from >= LOST_PATIENCE_MS);
+        bool goes_on = !s->ends && !is_late;
         if (goes_on) {
             (void)wait_change(s, now_ms() + pause);
         }
@@ -647,7 +652,7 @@ int rf__saver_begin(struct rf__saver *s, const struct rf__saver_job *job, int pa
         s->job = *job;
         s->job_past = s->past;
         s->word = WAITING;
-        s->lost = false;
+        s->lost_at = 0;
         s->stage = COPYING;
         pthread_cond_broadcast(&s->changed);
     }
@@ -684,7 +689,7 @@ void rf__saver_drop(struct rf__saver *s) {
 
 void rf__saver_regroup(struct rf__saver *s) {
     pthread_mutex_lock(&s->lock);
-    s->lost = true;
+    s->lost_at = now_ms();
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
@@ -1005,6 +1010,13 @@ int rf__saver_load(struct rf__saver *s, const struct rf__saver_choice *choice,
     if (out->id.chain != choice->id.chain) {
         rc = rf__fail(err, RF_ECHECKPOINT, 0, "%s in '%.200s' is another checkpoint", folder,
                       choice->is_other ? s->other_where : s->where);
+    }
+    if (rc == 0 && rf__ckpt_state_compare(&out->state, state, err)) {
+        rc = RF_EINVAL; /* it is as it should be: the training is another one */
+        if (err) {
+            (void)rf__wrap(err, rc, "it is of another model: ");
+            err->code = rc;
+        }
     }
     if (rc == 0) {
         rc = rf__ckpt_load(blobs, out, state, err);

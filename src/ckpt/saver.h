@@ -60,6 +60,9 @@ void rf__saver_drop(struct rf__saver *saver); /* not agreed; waits until the sta
 /* A step was committed, and the chain is now this. */
 void rf__saver_step(struct rf__saver *saver, uint64_t step, uint64_t chain);
 
+/* The state is no longer this member's own: what it has done so far is of no history any more. */
+void rf__saver_forget(struct rf__saver *saver);
+
 /* Members were lost: their parts are not waited for much longer. */
 void rf__saver_regroup(struct rf__saver *saver);
 
@@ -100,7 +103,8 @@ struct rf__saver_choice {
 int rf__saver_choose(struct rf__saver *saver, uint64_t target, bool at_start,
                      struct rf__saver_choice *out, struct rf_error *err);
 
-/* Loads it into the state, verified; from then on it is this saver's past. */
+/* Loads it into the state, verified; from then on it is this saver's past. RF_EINVAL: it is of
+ * another model; after other errors the state may have been written to. */
 int rf__saver_load(struct rf__saver *saver, const struct rf__saver_choice *choice,
                    const struct rf__ckpt_state *state, struct rf__ckpt_manifest *out,
                    struct rf_error *err);

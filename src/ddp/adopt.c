@@ -53,6 +53,9 @@ void rf__ddp_void(struct rf_ddp *ddp) {
     ddp->asked = false; /* it was meant for a unit that is no longer ours */
     ddp->slow_id = -1;  /* what was seen before is of another group */
     ddp->slow.count = 0;
+    if (ddp->saver) {
+        rf__saver_forget(ddp->saver); /* until it has loaded or copied another state */
+    }
 }
 
 /* The membership takes this member for a holder of the state that it does not hold. */
@@ -69,6 +72,21 @@ static void refuse(struct rf_ddp *ddp, const struct rf__membership *m) {
     (void)rf__ddp_fail_with(ddp, &cause, NULL);
 }
 
+/* Whether somebody who held the state, and so writes a part of what is being saved, is gone, or is
+ * here without it. */
+static bool has_lost_holders(const struct rf_ddp *ddp, const struct rf__membership *m) {
+    bool lost = m->rolled_back;
+
+    for (int old = 0; old < ddp->donors + ddp->joiners && !lost; old++) {
+        int rank = 0;
+        while (rank < m->size && m->ids[rank] != ddp->id[old]) {
+            rank++;
+        }
+        lost = ddp->healed[old] && (rank == m->size || !m->healed[rank]);
+    }
+    return lost;
+}
+
 /* The group goes back: nothing that was done counts any more. */
 static void start_over(struct rf_ddp *ddp, uint64_t target) {
     rf__ddp_void(ddp);
@@ -76,6 +94,7 @@ static void start_over(struct rf_ddp *ddp, uint64_t target) {
     ddp->units = ddp->steps = ddp->chain = 0;
     ddp->measure = ddp->stop = false;
     ddp->save = RF__SAVE_NOT;
+    ddp->save_asked = ddp->save_must = false;
     ddp->holds = true;
     ddp->rolls_back = true;
     ddp->target = target;
@@ -84,6 +103,9 @@ static void start_over(struct rf_ddp *ddp, uint64_t target) {
 static void take(struct rf_ddp *ddp, const struct rf__membership *m) {
     size_t size = (size_t)m->size;
 
+    if (ddp->saver && has_lost_holders(ddp, m)) {
+        rf__saver_regroup(ddp->saver);
+    }
     ddp->first_unit = ddp->first_unit || m->generation != ddp->generation;
     ddp->generation = m->generation;
     ddp->planned = false;
@@ -94,11 +116,11 @@ static void take(struct rf_ddp *ddp, const struct rf__membership *m) {
     ddp->attempt.failed = false;
     ddp->attempt.prepared = false;
     ddp->is_behind = ddp->saver && m->units == 0 && !m->ended;
-    if (ddp->saver) {
-        rf__saver_regroup(ddp->saver);
-    }
     if (m->rolled_back && m->units == 0) {
         start_over(ddp, m->target);
+    } else if (ddp->is_behind) { /* a checkpoint that was loaded, and not noted in time */
+        ddp->units = ddp->steps = ddp->chain = 0;
+        ddp->measure = false;
     }
     if (!ddp->healed[m->rank]) {
         rf__ddp_void(ddp);

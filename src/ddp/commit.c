@@ -567,6 +567,17 @@ static void plan_regroup(struct rf_ddp *ddp) {
     }
 }
 
+/* Whether all who write a part of the checkpoint hold what the majority does. A part is known by
+ * its size until somebody reads it: that of another state would pass for the right one. */
+static bool writers_agree(const struct rf_ddp *ddp) {
+    bool agree = true;
+
+    for (int r = 0; r < ddp->runner->size; r++) {
+        agree = agree && (ddp->agrees[r] || !ddp->healed[r]);
+    }
+    return agree;
+}
+
 /* All reports are here, and the same on all. */
 static int commit_agreed(struct rf_ddp *ddp, const struct rf__step_decision *decision,
                          struct rf_step_report *report) {
@@ -593,7 +604,15 @@ static int commit_agreed(struct rf_ddp *ddp, const struct rf__step_decision *dec
     }
     ddp->holds = true;
     fill_report(ddp, decision, report);
+    bool again = elastic && ddp->saving && !writers_agree(ddp);
+    bool must = ddp->save == RF__SAVE_MUST;
+    if (again) {
+        rf__ddp_save_reject(ddp);
+    }
     settle(ddp, report);
+    if (again) { /* the state after the next unit instead */
+        rf__ddp_request_checkpoint(ddp, must);
+    }
     if (elastic) {
         follow_majority(ddp);
         plan_regroup(ddp);

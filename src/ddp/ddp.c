@@ -3,6 +3,9 @@
  *
  * Every member issues the same sequence of operations, which is what keeps the group together:
  *
+ *     return   fixed: in the seal, elastic: in the begin, where checkpoints are kept and no unit is
+ *              committed yet: broadcast of which one to take, all_gather of who could load it, and
+ *              both again where somebody could not
  *     seal     fixed: all_gather of digests
  *     begin    elastic, in the first unit of a generation: all_gather of the shards that are done
  *     step     allreduce of the sample count, allreduce of bucket 0, 1, …; in the first step a

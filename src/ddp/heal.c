@@ -5,8 +5,8 @@
  * are put into buckets: without it a joiner could not take part in the unit's operations.
  *
  *     header     magic (4), flags (4: 1 measurement), units (8), steps (8), chain (8),
- *                tensors (8), order of the buckets' tensors (4 each), digest of the bytes before
- * (8)
+ *                samples (8), skipped (8), tensors (8), order of the buckets' tensors (4 each),
+ *                digest of the bytes before (8)
  *
  * Every pair goes through the same pieces in the same order, so that messages need no names. Few
  * are in flight at a time; each call of the layers above starts what has become possible. What was
@@ -19,7 +19,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { HEADER_FIXED = 48, FLAG_MEASURE = 1 };
+enum { HEADER_FIXED = 64, FLAG_MEASURE = 1 };
 
 static const uint32_t magic = 0x48534652; /* "RFSH", little-endian */
 static const uint64_t most_units = (uint64_t)1 << 53;
@@ -44,6 +44,8 @@ static void header_encode(struct rf_ddp *ddp) {
     rf__write_u64(&w, ddp->units);
     rf__write_u64(&w, ddp->steps);
     rf__write_u64(&w, ddp->chain);
+    rf__write_u64(&w, ddp->samples);
+    rf__write_u64(&w, ddp->skipped);
     rf__write_u64(&w, (uint64_t)ddp->tensors);
     for (int k = 0; k < ddp->tensors; k++) {
         rf__write_u32(&w, (uint32_t)ddp->order[k]);
@@ -61,6 +63,8 @@ static int header_decode(struct rf_ddp *ddp) {
     uint64_t units = rf__read_u64(&r);
     uint64_t steps = rf__read_u64(&r);
     uint64_t chain = rf__read_u64(&r);
+    uint64_t samples = rf__read_u64(&r);
+    uint64_t skipped = rf__read_u64(&r);
     uint64_t tensors = rf__read_u64(&r);
     bool valid = found_magic == magic && !(flags & ~(uint32_t)FLAG_MEASURE) &&
                  units <= most_units && steps <= units && tensors == (uint64_t)ddp->tensors;
@@ -76,6 +80,8 @@ static int header_decode(struct rf_ddp *ddp) {
     ddp->units = units;
     ddp->steps = steps;
     ddp->chain = chain;
+    ddp->samples = samples; /* a checkpoint's parts hold them, whoever writes which */
+    ddp->skipped = skipped;
     ddp->measure = flags & FLAG_MEASURE;
     for (int k = 0; k < ddp->tensors; k++) {
         ddp->order[k] = (int)ddp->control.order[k];

@@ -195,6 +195,7 @@ struct rf_ddp {
     bool save_asked, save_must;    /* by this member, for the next one */
     bool saving;                   /* this attempt: the saver has it */
     bool stops;                    /* the unit is the last one, as a member asked for a stop */
+    bool is_touched;               /* the state: a checkpoint was read into it */
     bool is_behind;                /* units are 0, and the state may have to be had elsewhere */
     bool rolls_back;               /* ... for the group went back */
     uint64_t target;
@@ -312,7 +313,8 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err);
 /* An attempt begins, with what the members agreed on. */
 void rf__ddp_save_start(struct rf_ddp *ddp);
 void rf__ddp_save_settle(struct rf_ddp *ddp, bool committed);
-void rf__ddp_save_tell(struct rf_ddp *ddp); /* what there is to tell of checkpoints */
+void rf__ddp_save_reject(struct rf_ddp *ddp); /* a part of it is of another state */
+void rf__ddp_save_tell(struct rf_ddp *ddp);   /* what there is to tell of checkpoints */
 
 /* ---- heal.c */
 

@@ -19,7 +19,9 @@
 
 enum { CARRIED_FIXED = 24, CARRIED_VERSION = 1, CARRIED_MEASURE = 1 };
 enum { MOST_TRIES = 32 };
-enum { BEGIN_PATIENCE_MS = 60000 }; /* of a checkpoint that must be, for the one before it */
+/* Of a checkpoint that must be, for the one before it: of the last one, and where there is less
+ * time, as somebody has asked for a stop. */
+enum { LAST_PATIENCE_MS = 600000, STOP_PATIENCE_MS = 60000 };
 
 /* ---- what a checkpoint holds
  * ------------------------------------------------------------------- */
@@ -51,8 +53,11 @@ static int carried_decode(struct rf_ddp *ddp, struct rf_error *err) {
     for (int k = 0; k < ddp->tensors; k++) {
         ddp->control.order[k] = rf__read_u32(&r);
     }
-    if (version != CARRIED_VERSION || !rf__ddp_is_permutation(ddp, ddp->control.order)) {
-        return rf__fail(err, RF_ECHECKPOINT, 0, "it was taken by another version of this library");
+    if (version != CARRIED_VERSION) {
+        return rf__fail(err, RF_EUNSUPPORTED, 0, "it was taken by another version of this library");
+    }
+    if (!rf__ddp_is_permutation(ddp, ddp->control.order)) {
+        return rf__fail(err, RF_ECHECKPOINT, 0, "its order of the gradients is none");
     }
     ddp->measure = flags & CARRIED_MEASURE;
     for (int k = 0; k < ddp->tensors; k++) {
@@ -183,8 +188,8 @@ void rf__ddp_save_start(struct rf_ddp *ddp) {
     if (ddp->runner->elastic) {
         ddp->runner->ops->rest(ddp->runner);
     }
-    int rc =
-        rf__saver_begin(ddp->saver, &job, ddp->save == RF__SAVE_MUST ? BEGIN_PATIENCE_MS : 0, &err);
+    int patience_ms = ddp->stops ? STOP_PATIENCE_MS : LAST_PATIENCE_MS;
+    int rc = rf__saver_begin(ddp->saver, &job, ddp->save == RF__SAVE_MUST ? patience_ms : 0, &err);
     rf__ddp_alive(ddp);
     ddp->saving = rc == 0;
     if (rc) {
@@ -204,6 +209,16 @@ void rf__ddp_save_settle(struct rf_ddp *ddp, bool committed) {
     } else {
         rf__saver_drop(ddp->saver);
     }
+}
+
+void rf__ddp_save_reject(struct rf_ddp *ddp) {
+    struct rf_checkpoint_news news = {.kind = RF_CHECKPOINT_FAILED,
+                                      .step = ddp->steps,
+                                      .text =
+                                          "a worker that wrote a part of it held another state"};
+
+    rf__ddp_save_settle(ddp, false);
+    tell(ddp, &news, NULL);
 }
 
 int rf__ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms, struct rf_error *err) {
@@ -302,6 +317,7 @@ static void load(struct rf_ddp *ddp, const struct rf__saver_choice *choice,
     if (!ddp->healed[ddp->runner->rank]) { /* it copies the state from the others in the unit */
         return;
     }
+    ddp->is_touched = true;
     int rc = rf__saver_load(ddp->saver, choice, &ddp->state, manifest, &err);
     if (rc == 0) {
         ddp->units = manifest->units;
@@ -337,10 +353,20 @@ static int share_verdicts(struct rf_ddp *ddp, const struct verdict *own, struct 
     return rc;
 }
 
-/* There is no checkpoint: the job begins, and takes its first one; or cannot go on. */
+/* There is no checkpoint: the job begins, and takes its first one; or cannot go on. Where one was
+ * read and could not be used, the state is no longer the beginning's. */
 static int begin_without(struct rf_ddp *ddp, struct rf_error *err) {
     struct rf_error cause;
 
+    if (!ddp->rolls_back && ddp->is_touched) {
+        (void)rf__fail(&cause, RF_ECHECKPOINT, 0,
+                       "none of the checkpoints that are there can be "
+                       "used");
+        cause.rank = -1;
+        rf__detail(cause.next, "ringfold ckpt list tells what is wrong with each; to begin anew "
+                               "choose another --checkpoint");
+        return rf__ddp_break(ddp, &cause, err);
+    }
     if (!ddp->rolls_back) {
         struct rf_checkpoint_news news = {.kind = RF_CHECKPOINT_NONE};
         ddp->is_behind = false;
@@ -356,13 +382,14 @@ static int begin_without(struct rf_ddp *ddp, struct rf_error *err) {
 }
 
 /* A member could not use it. What is damaged is left out, and the one before is tried; other
- * failures would be the same with any. */
+ * failures would be the same with any. That one alone cannot read what the first one has seen says
+ * something of that member's way to it, and nothing of the checkpoint. */
 static int refuse(struct rf_ddp *ddp, const struct rf__saver_choice *choice, int rank,
                   const struct verdict *verdict, struct rf_error *err) {
     struct rf_error cause;
 
-    if (verdict->code == RF_ECHECKPOINT || verdict->code == RF_EIO ||
-        verdict->code == RF_ENOTFOUND) {
+    bool unread = verdict->code == RF_EIO || verdict->code == RF_ENOTFOUND;
+    if (verdict->code == RF_ECHECKPOINT || (unread && rank == 0)) {
         if (ddp->runner->rank == 0) {
             rf__saver_refuse(ddp->saver, choice, verdict->text);
             rf__ddp_save_tell(ddp);
@@ -373,6 +400,17 @@ static int refuse(struct rf_ddp *ddp, const struct rf__saver_choice *choice, int
                    "rank %d of %d cannot load the checkpoint of step %" PRIu64 ": %s", rank,
                    ddp->runner->size, choice->id.step, verdict->text);
     cause.rank = rank;
+    if (unread && ddp->runner->elastic && rank != ddp->runner->rank) {
+        cause.code = RF_EREVOKED; /* the others go on without it */
+        return rf__ddp_fail_with(ddp, &cause, err);
+    }
+    if (unread) {
+        rf__detail(cause.next, "the place of the checkpoints must be the same, and readable, on "
+                               "every host");
+    } else if (verdict->code == RF_EINVAL) {
+        rf__detail(cause.next, "go on with the model and the optimizer that it was taken with; "
+                               "another training needs another --checkpoint");
+    }
     return rf__ddp_break(ddp, &cause, err);
 }
 
@@ -404,7 +442,7 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err) {
         if (ddp->runner->elastic) {
             ddp->runner->ops->rest(ddp->runner);
         }
-        (void)rf__saver_finish(ddp->saver, BEGIN_PATIENCE_MS, NULL);
+        (void)rf__saver_finish(ddp->saver, STOP_PATIENCE_MS, NULL);
     }
     while (rc == 0 && rank >= 0) {
         if (ddp->runner->elastic) {

@@ -79,6 +79,9 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
     ddp->save = save & SAVE_MUST                           ? RF__SAVE_MUST
                 : (save & SAVE_DUE) && !(save & SAVE_BUSY) ? RF__SAVE_IF_FREE
                                                            : RF__SAVE_NOT;
+    if ((save & SAVE_DUE) && ddp->save == RF__SAVE_NOT) {
+        ddp->save_asked = true; /* what was given up on is still being written: after this unit */
+    }
     return 0;
 }
 
