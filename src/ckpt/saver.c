@@ -53,6 +53,7 @@ struct rf__saver {
     bool ends;
     enum stage stage;
     enum word word;
+    bool failed;     /* the job */
     int64_t lost_at; /* members, since the job was begun, for the last time; 0: none */
     uint64_t state_digest;
     struct rf__saver_job job;
@@ -200,6 +201,9 @@ void rf__saver_step(struct rf__saver *s, uint64_t step, uint64_t chain) {
 /* ---- the saver's thread */
 
 static void fail_job(struct rf__saver *s, const struct rf_error *why) {
+    pthread_mutex_lock(&s->lock);
+    s->failed = true;
+    pthread_mutex_unlock(&s->lock);
     tell_of(s, RF__SAVER_FAILED, &s->job.id, why->text);
 }
 
@@ -440,8 +444,8 @@ static void lead(struct rf__saver *s, int64_t began_ms, int64_t own_ms) {
     look_for_strangers(s, &manifest);
     struct rf__ckpt_pruned pruned;
     if (s->options.keep && rf__ckpt_prune(s->blobs, s->options.keep, &pruned, &err)) {
-        (void)rf__wrap(&err, err.code, "old checkpoints are still there: ");
-        fail_job(s, &err);
+        (void)rf__wrap(&err, err.code, "older checkpoints are still there: ");
+        tell_of(s, RF__SAVER_MARKED, &s->job.id, err.text);
     }
 }
 
@@ -653,6 +657,7 @@ int rf__saver_begin(struct rf__saver *s, const struct rf__saver_job *job, int pa
         s->job_past = s->past;
         s->word = WAITING;
         s->lost_at = 0;
+        s->failed = false;
         s->stage = COPYING;
         pthread_cond_broadcast(&s->changed);
     }
@@ -709,6 +714,27 @@ int rf__saver_finish(struct rf__saver *s, int timeout_ms, struct rf_error *err) 
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
+}
+
+bool rf__saver_failed(struct rf__saver *s) {
+    pthread_mutex_lock(&s->lock);
+    bool failed = s->failed && s->word == AGREED && s->job.leads && s->stage == IDLE;
+    pthread_mutex_unlock(&s->lock);
+    return failed;
+}
+
+void rf__saver_pause(struct rf__saver *s, int ms) {
+    int64_t until = now_ms() + ms;
+
+    pthread_mutex_lock(&s->lock);
+    while (now_ms() < until) {
+        (void)wait_change(s, until);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool rf__saver_begins(const struct rf__saver *s) {
+    return s->options.resume == RF__RESUME_NONE;
 }
 
 /* ---- finding it again */
@@ -855,6 +881,32 @@ out:
     return rc;
 }
 
+/* All that are there are bad: whoever starts must know, rather than begin anew. */
+static int all_bad(const struct place *place, const struct rf__ckpt_list *list,
+                   struct rf_error *err) {
+    const struct rf__ckpt_entry *newest = NULL;
+    int count = 0;
+
+    for (int i = 0; i < list->count; i++) {
+        if (list->entries[i].condition == RF__CKPT_BAD) {
+            newest = &list->entries[i];
+            count++;
+        }
+    }
+    if (!newest) {
+        return 0;
+    }
+    int code = rf__fail(err, RF_ECHECKPOINT, 0,
+                        "none of the %d checkpoint%s in '%.100s' can be used; the newest, %s: %s",
+                        count, count == 1 ? "" : "s", place->where, newest->folder, newest->reason);
+    if (err) {
+        rf__detail(err->next,
+                   "ringfold ckpt list %.150s; to begin anew choose another --checkpoint",
+                   place->where);
+    }
+    return code;
+}
+
 static int none(const struct place *place, uint64_t target, struct rf_error *err) {
     if (target == RF__NEWEST_STEP) {
         return rf__fail(err, RF_ENOTFOUND, 0, "there is no whole checkpoint in '%.200s'",
@@ -895,7 +947,8 @@ static int choose_of(struct rf__saver *s, const struct place *place,
         }
     }
     if (*chosen < 0) {
-        return none(place, target, err);
+        int code = at_start && !exact ? all_bad(place, list, err) : 0;
+        return code ? code : none(place, target, err);
     }
     if (target != RF__NEWEST_STEP) {
         char why[96];

@@ -69,6 +69,12 @@ void rf__saver_regroup(struct rf__saver *saver);
 /* Waits until what was agreed is whole, or has failed: RF_ETIMEDOUT where it takes longer. */
 int rf__saver_finish(struct rf__saver *saver, int timeout_ms, struct rf_error *err);
 
+/* Whether the newest that was agreed, and that this member led, has failed. */
+bool rf__saver_failed(struct rf__saver *saver);
+
+/* Waits for so long; for whoever tries again. */
+void rf__saver_pause(struct rf__saver *saver, int ms);
+
 enum rf__saver_news_kind {
     RF__SAVER_SAVED,  /* whole: bytes and seconds of all of it; told by who leads */
     RF__SAVER_FAILED, /* `text` why */
@@ -88,6 +94,9 @@ struct rf__saver_news {
 bool rf__saver_news(struct rf__saver *saver, struct rf__saver_news *out);
 
 /* --- finding it again */
+
+/* Whether nothing is to be resumed: what is there already must be this training's own beginning. */
+bool rf__saver_begins(const struct rf__saver *saver);
 
 /* Which checkpoint to take the state from. */
 struct rf__saver_choice {

@@ -194,6 +194,11 @@ struct rf_ddp {
     enum rf__ddp_save save;        /* what the members agreed on for this unit */
     bool save_asked, save_must;    /* by this member, for the next one */
     bool saving;                   /* this attempt: the saver has it */
+    struct rf__saver_job last;     /* the newest that was begun, and its state's hash */
+    uint64_t last_digest;          /* 0: not agreed */
+    bool last_lasts;               /* the state did not change with its unit */
+    uint64_t returned_to;          /* by itself, to which step the group went back last */
+    int returns;                   /* ... how often */
     bool stops;                    /* the unit is the last one, as a member asked for a stop */
     bool is_touched;               /* the state: a checkpoint was read into it */
     bool is_behind;                /* units are 0, and the state may have to be had elsewhere */

@@ -18,7 +18,8 @@
 #include <string.h>
 
 enum { CARRIED_FIXED = 24, CARRIED_VERSION = 1, CARRIED_MEASURE = 1 };
-enum { MOST_TRIES = 32 };
+enum { MOST_TRIES = 32, MOST_RETURNS = 5 };
+enum { AWAY_PATIENCE_MS = 300000, AWAY_PAUSE_MS = 1000 };
 /* Of a checkpoint that must be, for the one before it: of the last one, and where there is less
  * time, as somebody has asked for a stop. */
 enum { LAST_PATIENCE_MS = 600000, STOP_PATIENCE_MS = 60000 };
@@ -192,6 +193,9 @@ void rf__ddp_save_start(struct rf_ddp *ddp) {
     int rc = rf__saver_begin(ddp->saver, &job, ddp->save == RF__SAVE_MUST ? patience_ms : 0, &err);
     rf__ddp_alive(ddp);
     ddp->saving = rc == 0;
+    ddp->last = job;
+    ddp->last_digest = 0;
+    ddp->last_lasts = ddp->measure;
     if (rc) {
         struct rf_checkpoint_news news = {
             .kind = RF_CHECKPOINT_FAILED, .step = ddp->steps, .text = err.text};
@@ -205,6 +209,7 @@ void rf__ddp_save_settle(struct rf_ddp *ddp, bool committed) {
     }
     ddp->saving = false;
     if (committed) {
+        ddp->last_digest = ddp->attempt.state_digest;
         rf__saver_agreed(ddp->saver, ddp->attempt.state_digest);
     } else {
         rf__saver_drop(ddp->saver);
@@ -221,6 +226,21 @@ void rf__ddp_save_reject(struct rf_ddp *ddp) {
     tell(ddp, &news, NULL);
 }
 
+/* The last one failed, maybe because a worker was gone before it had written its part: the state is
+ * still what it was, so who led writes all of it. */
+static int write_alone(struct rf_ddp *ddp, int timeout_ms, struct rf_error *err) {
+    struct rf__saver_job job = ddp->last;
+
+    job.part = 0;
+    job.parts = 1;
+    int rc = rf__saver_begin(ddp->saver, &job, 0, err);
+    if (rc == 0) {
+        rf__saver_agreed(ddp->saver, ddp->last_digest);
+        rc = rf__saver_finish(ddp->saver, timeout_ms, err);
+    }
+    return rc;
+}
+
 int rf__ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms, struct rf_error *err) {
     int rc = 0;
 
@@ -229,6 +249,11 @@ int rf__ddp_finish_checkpoint(struct rf_ddp *ddp, int timeout_ms, struct rf_erro
             ddp->runner->ops->rest(ddp->runner);
         }
         rc = rf__saver_finish(ddp->saver, timeout_ms, err);
+        if (rc == 0 && rf__saver_failed(ddp->saver) && ddp->last_digest && ddp->last_lasts &&
+            ddp->units == ddp->last.units + 1) {
+            rf__ddp_save_tell(ddp);
+            rc = write_alone(ddp, timeout_ms, err);
+        }
         rf__ddp_alive(ddp);
         rf__ddp_save_tell(ddp);
     }
@@ -284,6 +309,23 @@ static int share_choice(struct rf_ddp *ddp, struct rf__saver_choice *choice,
     return rc;
 }
 
+/* A group that goes back has nowhere else to go: a storage that is away is waited for. */
+static int search(struct rf_ddp *ddp, struct rf__saver_choice *choice, struct rf_error *err) {
+    int64_t until = rf__ddp_now(ddp) + (int64_t)AWAY_PATIENCE_MS * 1000000;
+    bool is_away = true;
+    int rc = 0;
+
+    while (is_away) {
+        rc = rf__saver_choose(ddp->saver, ddp->target, !ddp->rolls_back, choice, err);
+        is_away = ddp->rolls_back && (rc == RF_ECONNECT || rc == RF_ETIMEDOUT) &&
+                  rf__ddp_now(ddp) < until;
+        if (is_away) {
+            rf__saver_pause(ddp->saver, AWAY_PAUSE_MS);
+        }
+    }
+    return rc;
+}
+
 /* The first member's search; the others wait for what it says. */
 static int choose(struct rf_ddp *ddp, struct rf__saver_choice *choice, struct verdict *verdict,
                   struct rf_error *err) {
@@ -292,7 +334,7 @@ static int choose(struct rf_ddp *ddp, struct rf__saver_choice *choice, struct ve
     *choice = (struct rf__saver_choice){.is_other = false};
     *verdict = (struct verdict){.code = 0};
     if (ddp->runner->rank == 0) {
-        verdict->code = rf__saver_choose(ddp->saver, ddp->target, !ddp->rolls_back, choice, &found);
+        verdict->code = search(ddp, choice, &found);
         snprintf(verdict->text, sizeof verdict->text, "%.*s", (int)sizeof verdict->text - 1,
                  found.text);
         rf__ddp_save_tell(ddp);
@@ -317,6 +359,8 @@ static void load(struct rf_ddp *ddp, const struct rf__saver_choice *choice,
     if (!ddp->healed[ddp->runner->rank]) { /* it copies the state from the others in the unit */
         return;
     }
+    bool begins = rf__saver_begins(ddp->saver) && !ddp->rolls_back && !ddp->is_touched;
+    uint64_t initial = begins && choice->id.step == 0 ? rf__ddp_hash_state(ddp) : 0;
     ddp->is_touched = true;
     int rc = rf__saver_load(ddp->saver, choice, &ddp->state, manifest, &err);
     if (rc == 0) {
@@ -327,6 +371,10 @@ static void load(struct rf_ddp *ddp, const struct rf__saver_choice *choice,
                  ? carried_decode(ddp, &err)
                  : rf__fail(&err, RF_ECHECKPOINT, 0,
                             "its state has not the digest that its manifest has");
+        if (rc == 0 && initial && initial != manifest->state_digest) {
+            rc = rf__fail(&err, RF_EEXISTS, 0,
+                          "it is the beginning of another training, with another seed or model");
+        }
         rf__ckpt_manifest_free(manifest);
     }
     verdict->code = rc;
@@ -407,7 +455,7 @@ static int refuse(struct rf_ddp *ddp, const struct rf__saver_choice *choice, int
     if (unread) {
         rf__detail(cause.next, "the place of the checkpoints must be the same, and readable, on "
                                "every host");
-    } else if (verdict->code == RF_EINVAL) {
+    } else if (verdict->code == RF_EINVAL || verdict->code == RF_EEXISTS) {
         rf__detail(cause.next, "go on with the model and the optimizer that it was taken with; "
                                "another training needs another --checkpoint");
     }
@@ -423,6 +471,9 @@ static void returned(struct rf_ddp *ddp, uint64_t step, double seconds) {
                                       .rolled_back = ddp->rolls_back};
 
     rf__ckpt_folder(folder, &(struct rf__ckpt_id){.step = ddp->steps, .chain = ddp->chain});
+    bool again = ddp->rolls_back && ddp->target == RF__NEWEST_STEP;
+    ddp->returns = !again ? 0 : ddp->returned_to == step ? ddp->returns + 1 : 1;
+    ddp->returned_to = step;
     ddp->is_behind = ddp->rolls_back = false;
     ddp->save = RF__SAVE_NOT;
     tell(ddp, &news, folder);
@@ -471,6 +522,17 @@ int rf__ddp_return(struct rf_ddp *ddp, struct rf_error *err) {
         }
     }
     rf__ddp_alive(ddp);
+    if (rc == 0 && ddp->returns == MOST_RETURNS && ddp->target == RF__NEWEST_STEP &&
+        ddp->rolls_back && ddp->returned_to == choice.id.step) {
+        (void)rf__fail(&cause, RF_EDIVERGED, 0,
+                       "the group has gone back to step %" PRIu64
+                       " %d times and never came to the next checkpoint",
+                       choice.id.step, MOST_RETURNS);
+        cause.rank = -1;
+        rf__detail(cause.next, "check for faulty memory, and for workers whose processors or "
+                               "libraries compute differently");
+        return rf__ddp_break(ddp, &cause, err);
+    }
     if (rc == 0) {
         returned(ddp, choice.id.step, rf__ddp_seconds(rf__ddp_now(ddp) - began));
     }

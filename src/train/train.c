@@ -519,6 +519,9 @@ static void wishes_tell(struct trainer *t, const struct rf_step *step) {
         return;
     }
     bool asked = t->callbacks.stop && t->callbacks.stop(t->callbacks.context);
+    if (number == t->steps) { /* it stops anyway */
+        asked = false;
+    }
     if (asked || t->parted.code) {
         rf__ddp_request_stop(t->ddp);
         rf__ddp_request_measure(t->ddp);
