@@ -64,6 +64,20 @@ static bool needs_store(enum drill_kind kind) {
     return kind != DRILL_KILL && kind != DRILL_FREEZE && kind != DRILL_SLOW;
 }
 
+/* As many as the group has room for; one that has started is known by its id before the next one
+ * comes. */
+static bool takes_joiner(const struct drill_session *session) {
+    int room = session->options->most - session->options->workers;
+
+    for (int i = 0; i < DRILL_MAX_ACTIVE; i++) {
+        const struct drill_active *active = &session->active[i];
+        if (active->used && active->planned.kind == DRILL_JOIN && active->id < 0) {
+            return false;
+        }
+    }
+    return count_active(session, DRILL_JOIN) < (room > 1 ? room : 1);
+}
+
 /* The victim's id where the fault can be afforded now (-1 where it has none); -2: not now. */
 static int choose_victim(struct drill_session *session, const struct drill_planned *planned) {
     static int healthy[DRILL_MAX_IDS];
@@ -71,8 +85,11 @@ static int choose_victim(struct drill_session *session, const struct drill_plann
     if (needs_store(planned->kind) && (session->store_down || !drill_child_runs(&session->store))) {
         return -2;
     }
-    bool is_single = planned->kind == DRILL_JOIN || planned->kind == DRILL_STORAGE;
+    bool is_single = planned->kind == DRILL_FLIP || planned->kind == DRILL_STORAGE;
     if (is_single && count_active(session, planned->kind)) {
+        return -2;
+    }
+    if (planned->kind == DRILL_JOIN && !takes_joiner(session)) {
         return -2;
     }
     if (!takes_worker(planned->kind)) {
@@ -80,7 +97,9 @@ static int choose_victim(struct drill_session *session, const struct drill_plann
     }
     int count = drill_score_healthy(session->score, healthy);
     int flipped = count_active(session, DRILL_FLIP) + (planned->kind == DRILL_FLIP);
-    if (count - 1 < session->options->least || count - 1 <= flipped) {
+    /* of more than three, one may be lost by itself meanwhile */
+    int right = flipped + (flipped && session->options->workers > 3);
+    if (count - 1 < session->options->least || count - 1 <= right) {
         return -2;
     }
     return healthy[planned->victim % count];

@@ -223,7 +223,8 @@ static int open_attempt(struct rf_ddp *ddp, struct rf_error *err) {
 /* What a faulty memory would do. Of the bits of a float one that later sums do not round away. */
 static void flip_a_bit(struct rf_ddp *ddp) {
     if (ddp->holds && ddp->runner->ops->flip_is_due(ddp->runner)) {
-        ((unsigned char *)ddp->tensor[0].param)[2] ^= 0x10;
+        size_t place = (size_t)ddp->runner->id % ddp->count[0]; /* another one on each worker */
+        ((unsigned char *)&ddp->tensor[0].param[place])[2] ^= 0x10;
     }
 }
 
