@@ -13,7 +13,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { DRILL_MAX_LINE = 1 << 16, DRILL_MAX_TAILS = 4 };
+enum {
+    DRILL_MAX_LINE = 1 << 16,
+    DRILL_MAX_JOINERS = 8,
+    DRILL_MAX_TAILS = 2 * (1 + DRILL_MAX_JOINERS)
+};
 
 /* One growing file. */
 struct drill_tail {

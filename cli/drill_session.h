@@ -30,6 +30,7 @@ struct drill_active {
     bool ended;      /* nothing more is to be done */
     bool order_left; /* a key in the store is to be removed */
     struct drill_child joiner;
+    int source;      /* the joiner's, of events */
     int joiner_asks; /* how often it was asked to end */
 };
 

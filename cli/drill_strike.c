@@ -64,18 +64,12 @@ static bool needs_store(enum drill_kind kind) {
     return kind != DRILL_KILL && kind != DRILL_FREEZE && kind != DRILL_SLOW;
 }
 
-/* As many as the group has room for; one that has started is known by its id before the next one
- * comes. */
+/* As many as the group has room for. */
 static bool takes_joiner(const struct drill_session *session) {
     int room = session->options->most - session->options->workers;
+    int most = room < DRILL_MAX_JOINERS ? room : DRILL_MAX_JOINERS;
 
-    for (int i = 0; i < DRILL_MAX_ACTIVE; i++) {
-        const struct drill_active *active = &session->active[i];
-        if (active->used && active->planned.kind == DRILL_JOIN && active->id < 0) {
-            return false;
-        }
-    }
-    return count_active(session, DRILL_JOIN) < (room > 1 ? room : 1);
+    return count_active(session, DRILL_JOIN) < (most > 1 ? most : 1);
 }
 
 /* The victim's id where the fault can be afforded now (-1 where it has none); -2: not now. */
@@ -110,7 +104,8 @@ static int choose_victim(struct drill_session *session, const struct drill_plann
 static bool begin_join(struct drill_session *session, struct drill_active *active) {
     struct rf_error err;
 
-    if (drill_launch(session, ++session->joiners, &active->joiner, &err)) {
+    active->source = ++session->joiners;
+    if (drill_launch(session, active->source, &active->joiner, &err)) {
         drill_trouble(session, "no worker can be added: %.200s", err.text);
         return false;
     }
@@ -405,10 +400,8 @@ static void look_for_victim(struct drill_session *session, const struct drill_ac
 
 static void release(struct drill_session *session, struct drill_active *active) {
     drill_say_outcome(session, active);
-    for (int i = 0; active->planned.kind == DRILL_JOIN && i < DRILL_MAX_TAILS; i++) {
-        if (session->feed.used[i] && session->feed.sources[i] > 0) {
-            drill_feed_forget(&session->feed, session->feed.sources[i]);
-        }
+    if (active->planned.kind == DRILL_JOIN) {
+        drill_feed_forget(&session->feed, active->source);
     }
     active->used = false;
 }
@@ -434,7 +427,7 @@ void drill_strike_joined(struct drill_session *session, const struct drill_event
     for (int i = 0; i < DRILL_MAX_ACTIVE && event->source > 0; i++) {
         struct drill_active *active = &session->active[i];
         if (active->used && active->planned.kind == DRILL_JOIN && active->id < 0 &&
-            event->kind == DRILL_EVENT_WORKER && event->source == session->joiners) {
+            event->kind == DRILL_EVENT_WORKER && event->source == active->source) {
             active->id = event->id;
             active->pid = event->pid;
             drill_score_joined(session->score, active->fault, event->id);

@@ -17,10 +17,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     NEWS = 16,
+    LEAST_PRIORITY = 19,
     REFUSED = 32,
     PART_PATIENCE_MS = 30000, /* for the others' parts, after ours; or ten times what ours took */
     LOST_PATIENCE_MS = 2000,  /* ... once members were lost */
@@ -503,9 +506,12 @@ static void carry_out(struct rf__saver *s) {
     set_stage(s, IDLE);
 }
 
+/* Training comes first: what is done here uses the processors while they wait, and where they never
+ * do, a hundredth of one. Only the copy is waited for, and who waits gives his processor up. */
 static void *run(void *context) {
     struct rf__saver *s = context;
 
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), LEAST_PRIORITY);
     pthread_mutex_lock(&s->lock);
     while (!s->ends) {
         if (s->stage == COPYING) {
