@@ -140,3 +140,14 @@ int parse_int(const char *text, long least, long most, int *out) {
     *out = (int)value;
     return 0;
 }
+
+int parse_seconds_ms(const char *text, int *out) {
+    char *end;
+    double seconds = strtod(text, &end);
+
+    if (end == text || *end || !(seconds > 0 && seconds < 86400)) {
+        return RF_EINVAL;
+    }
+    *out = seconds < 0.001 ? 1 : (int)(seconds * 1000);
+    return RF_OK;
+}

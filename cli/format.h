@@ -25,6 +25,9 @@ RF_MUST_CHECK int parse_bytes(const char *text, uint64_t *out);
  * milliseconds. */
 RF_MUST_CHECK int parse_duration_ms(const char *text, int *out);
 
+/* "5", "0.5": seconds, more than 0 and less than a day; at least 1 ms. RF_EINVAL otherwise. */
+RF_MUST_CHECK int parse_seconds_ms(const char *text, int *out);
+
 /* A whole decimal number within [least, most], nothing before or after it. */
 RF_MUST_CHECK int parse_int(const char *text, long least, long most, int *out);
 

@@ -5,6 +5,7 @@
  * It first looks whether there is such a checkpoint: an order that cannot be carried out would end
  * the job. Then the order goes to the store, and the workers take it at the end of their step. */
 #include "commands.h"
+#include "format.h"
 #include "report.h"
 
 #include <argp.h>
@@ -65,14 +66,11 @@ static error_t parse(int flag, char *argument, struct argp_state *state) {
     case KEY_FILE:
         settings->key_file = argument;
         break;
-    case KEY_TIMEOUT: {
-        double seconds = strtod(argument, &end);
-        if (end == argument || *end || !(seconds > 0 && seconds < 86400)) {
+    case KEY_TIMEOUT:
+        if (parse_seconds_ms(argument, &settings->timeout_ms)) {
             argp_error(state, "--timeout '%s' is not a number of seconds", argument);
         }
-        settings->timeout_ms = seconds < 0.001 ? 1 : (int)(seconds * 1000);
         break;
-    }
     case KEY_JSON:
         settings->json = true;
         break;

@@ -6,6 +6,7 @@
  * The server runs in this process: it waits for its sockets and for a signal to end, and prints one
  * line, where it listens. Results go to stdout as they are, or as JSON lines. */
 #include "commands.h"
+#include "format.h"
 #include "report.h"
 
 #include <argp.h>
@@ -79,7 +80,6 @@ static void take_word(struct settings *settings, const char *word, struct argp_s
 
 static error_t parse(int flag, char *argument, struct argp_state *state) {
     struct settings *settings = state->input;
-    char *end;
 
     switch (flag) {
     case KEY_BIND:
@@ -94,14 +94,11 @@ static error_t parse(int flag, char *argument, struct argp_state *state) {
     case KEY_STORE:
         settings->store = argument;
         break;
-    case KEY_TIMEOUT: {
-        double seconds = strtod(argument, &end);
-        if (end == argument || *end || !(seconds > 0 && seconds < 86400)) {
+    case KEY_TIMEOUT:
+        if (parse_seconds_ms(argument, &settings->timeout_ms)) {
             argp_error(state, "--timeout '%s' is not a number of seconds", argument);
         }
-        settings->timeout_ms = seconds < 0.001 ? 1 : (int)(seconds * 1000);
         break;
-    }
     case KEY_JSON:
         settings->json = true;
         break;

@@ -3,8 +3,8 @@
  *
  *     IDLE -> COPYING (the state is borrowed) -> WRITING (own part, then, for who leads, the rest)
  *
- * While it writes, the training thread says whether the members agreed; only the leader waits for
- * that word. */
+ * While it writes, the training thread says whether the members agreed, and every job waits for
+ * that word before it is over: it comes with the unit's commit, or with the end of its attempt. */
 #include "ckpt/saver.h"
 
 #include "base/mem.h"
