@@ -203,16 +203,23 @@ static ssize_t from_ahead(struct rf__link *link, void *buffer, size_t bytes) {
     return (ssize_t)n;
 }
 
+/* Nothing to read now. Of a link that was given up without an end of its stream (its host is cut
+ * off) nothing will ever come. */
+static ssize_t nothing_more(struct rf__link *link) {
+    link->no_read = link->no_read || link->state == RF__LINK_OVER;
+    return link->no_read ? RF_ELOST : 0;
+}
+
 ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, void *buffer, size_t bytes) {
     struct rf__conn *conn = link->conn;
 
     if (link->ahead_at < link->ahead_bytes) {
         return from_ahead(link, buffer, bytes);
     }
-    if (link->no_read) {
-        return RF_ELOST;
+    if (link->no_read || !conn->readable) {
+        return nothing_more(link);
     }
-    if (!conn->readable || !bytes) {
+    if (!bytes) {
         return 0;
     }
     if (!link->ahead && !(link->ahead = rf__alloc(1, RF__AHEAD))) {
@@ -223,7 +230,7 @@ ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, void *buffer
     ssize_t got = recvmsg(conn->source.fd, &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         conn->readable = errno == EINTR;
-        return 0;
+        return conn->readable ? 0 : nothing_more(link);
     }
     if (got <= 0) {
         link->no_read = true;

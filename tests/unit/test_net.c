@@ -10,7 +10,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -1048,6 +1052,57 @@ static void a_cut_does_not_stop_the_timers(void **state) {
     mesh_destroy(nodes, 2);
 }
 
+/* ---- A real one ---- */
+
+/* The loopback interface of the network namespace that this thread is in. */
+static void set_loopback(bool up) {
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = (short)(up ? IFF_UP : 0)};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
+}
+
+/* The wire is cut while one end waits for the rest of what the other has begun: it reads what has
+ * arrived, and then finds out that no more will come, though the stream has no end. */
+static void a_cut_wire_ends_what_is_read(void **state) {
+    struct node nodes[MOST];
+    char text[8] = "begun", got[16];
+    struct iovec part = {text, 5};
+    int before = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+
+    (void)state;
+    assert_true(before >= 0);
+    if (unshare(CLONE_NEWNET)) {
+        close(before);
+        skip(); /* needs root */
+    }
+    set_loopback(true);
+    for (int i = 0; i < 2; i++) {
+        node_create(&nodes[i], &both[1], good_key, "job", 200);
+    }
+    mesh_open(nodes, 2, 1);
+    assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 5);
+    int64_t limit = rf__now() + 60000 * RF__MS;
+    while (nodes[1].net->ops->read(nodes[1].net, 0, got, 2) != 2) {
+        node_turn(&nodes[1], RF__MS);
+        assert_true(rf__now() < limit);
+    }
+    set_loopback(false);
+    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), 5);
+    while (!nodes[1].down[0]) {
+        node_turn(&nodes[1], RF__MS);
+        assert_true(rf__now() < limit);
+    }
+    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), 3);
+    assert_memory_equal(got, "gun", 3);
+    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), RF_ELOST);
+    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), RF_ELOST);
+    mesh_destroy(nodes, 2);
+    assert_int_equal(setns(before, CLONE_NEWNET), 0);
+    close(before);
+}
+
 /* A peer that writes nonsense into the positions is found out, and nothing is read outside the
  * mapping. */
 static void nonsense_in_a_ring_ends_the_link(void **state) {
@@ -1270,6 +1325,7 @@ int main(void) {
         cmocka_unit_test(a_cut_is_silent),
         cmocka_unit_test(a_cut_hides_what_is_closed_and_opened),
         cmocka_unit_test(a_cut_does_not_stop_the_timers),
+        cmocka_unit_test(a_cut_wire_ends_what_is_read),
         cmocka_unit_test(nonsense_in_a_ring_ends_the_link),
         cmocka_unit_test(nobody_sleeps_for_ever),
         cmocka_unit_test(notify_wakes_a_sleeper),
