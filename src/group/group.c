@@ -607,6 +607,8 @@ int rf__group_reset(struct rf__group *group, int rank, int size) {
     group->next_seq = 0;
     group->form.connected = 0;
     group->shared = (struct rf__shared_run){.usable = false};
+    group->stage.found = false;
+    group->stage.base = 0;
     group->suspicion.code = 0;
     rf__error_clear(&group->cause);
     atomic_store_explicit(&group->revoked, false, memory_order_release);
@@ -666,6 +668,9 @@ out:
 void rf__group_destroy(struct rf__group *group) {
     if (!group) {
         return;
+    }
+    if (group->stage.memory) {
+        group->options.net->shared->release(group->options.net, group->stage.memory);
     }
     rf__elastic_free(group);
     rf__exec_free(&group->exec);

@@ -7,6 +7,7 @@
  *     link.c     frames on a peer's stream, both ways; beats
  *     exec.c     carrying out a schedule
  *     shared.c   collectives through the host's shared memory
+ *     stage.c    the same for ordinary memory
  *     message.c  send and recv */
 #ifndef RF_GROUP_INNER_H
 #define RF_GROUP_INNER_H
@@ -118,7 +119,7 @@ enum rf__shared_phase {
     RF__SHARED_FINISHING,
     RF__SHARED_STREAMING
 };
-enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STREAM };
+enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STAGED, RF__SHARED_STREAM };
 
 struct rf__shared_run {
     bool usable;
@@ -129,6 +130,23 @@ struct rf__shared_run {
     const void *ins[RF_MAX_LOCAL_RANKS];
     void *outs[RF_MAX_LOCAL_RANKS];
     double divisor;
+};
+
+enum { RF__STAGE_BYTES = 2 << 20, RF__STAGE_CHUNKS = 4 };
+
+/* Where a buffer lies in its owner's shared heap. */
+struct rf__place {
+    uint64_t block, bytes, inside;
+};
+
+/* Ordinary memory on one host goes over a stage, chunk by chunk. */
+struct rf__stage {
+    unsigned char *memory; /* in the own heap; NULL until it is needed */
+    bool found;            /* its place there is known, in this generation */
+    struct rf__place place;
+    uint64_t base;                          /* chunks of the generation's calls before this one */
+    uint64_t chunks, staged, folded, taken; /* of the call that runs */
+    unsigned char *stages[RF_MAX_LOCAL_RANKS]; /* everybody's, as mapped here */
 };
 
 enum rf__form_state {
@@ -222,6 +240,7 @@ struct rf__group {
     enum rf_algorithm last_algorithm;
     struct rf__exec exec;
     struct rf__shared_run shared;
+    struct rf__stage stage;
 
     atomic_bool revoked; /* release; partner: rf__group_error's acquire */
     struct rf_error cause;

@@ -64,7 +64,7 @@ struct rf__shared_ops {
     void (*notify)(struct rf__net *net, int peer);
 };
 
-enum { RF__BOARD_BYTES = 8192 };
+enum { RF__BOARD_BYTES = 36 << 10 };
 
 struct rf__net_ops {
     /* What peers need to find this worker, as printable text, for the store. */

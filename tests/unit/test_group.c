@@ -428,6 +428,32 @@ static void shared_memory_agrees_with_the_oracle(void **state) {
     }
 }
 
+/* Many chunks, more of them than the stage holds; and calls that differ follow each other on it. */
+static void ordinary_memory_goes_over_the_stage(void **state) {
+    (void)state;
+    unsigned turn = 0;
+    for (int size = 2; size <= 5; size += 3) {
+        struct cluster c;
+        open_cluster(&c, size, true, 0, (uint64_t)size);
+        size_t counts[] = {17001, 400003};
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            for (size_t k = 0; k < sizeof colls / sizeof *colls; k++) {
+                for (int in_place = 0; in_place < 2; in_place++) {
+                    struct rf_call call = {.coll = colls[k],
+                                           .count = counts[i],
+                                           .root = (int)(turn % (unsigned)size)};
+                    choose(&call, turn++);
+                    run_call(&c, &call, in_place, false);
+                }
+            }
+        }
+        for (int rank = 0; rank < size; rank++) {
+            assert_int_equal(rf__group_last_algorithm(c.groups[rank]), RF_ALGORITHM_SHARED);
+        }
+        close_cluster(&c);
+    }
+}
+
 static void every_type_and_operation(void **state) {
     (void)state;
     for (int shared = 0; shared < 2; shared++) {
@@ -1147,6 +1173,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_algorithms_agree_with_the_oracle),
         cmocka_unit_test(shared_memory_agrees_with_the_oracle),
+        cmocka_unit_test(ordinary_memory_goes_over_the_stage),
         cmocka_unit_test(every_type_and_operation),
         cmocka_unit_test(long_messages_are_cut_into_frames),
         cmocka_unit_test(several_in_flight),
