@@ -4,12 +4,13 @@
 #include "base/assert.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "coll/fold.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { LEAVE_MS = 1000, SUSPICION_MS = 1000 };
+enum { LEAVE_MS = 1000, SUSPICION_MS = 1000, BY_HOSTS_FROM = 8 << 10 };
 
 void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
                    enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm) {
@@ -262,6 +263,27 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
     }
 }
 
+/* Whether all hosts have equally many ranks, numbered host by host: the same on all ranks. */
+static void check_hosts(struct rf__group *group) {
+    const int *host = group->options.net->host;
+    int local = 1;
+
+    while (local < group->size && host[local] == host[0]) {
+        local++;
+    }
+    bool usable = local > 1 && local < RF_MAX_LOCAL_RANKS && group->size % local == 0;
+    for (int rank = 0; rank < group->size && usable; rank++) {
+        usable = host[rank] == rank / local * local;
+    }
+    if (usable) {
+        group->hosts.usable = true;
+        group->hosts.count = group->size / local;
+        group->hosts.index = group->rank / local;
+        group->shared.team = (struct rf__team){
+            .first = group->rank / local * local, .size = local, .index = group->rank % local};
+    }
+}
+
 void rf__group_check_local(struct rf__group *group) {
     struct rf__net *net = group->options.net;
     bool usable = net && net->shared && group->size > 1 && group->size <= RF_MAX_LOCAL_RANKS;
@@ -270,6 +292,11 @@ void rf__group_check_local(struct rf__group *group) {
         usable = rank == group->rank || net->kind[rank] == RF__LINK_SHM;
     }
     group->shared.usable = usable;
+    group->shared.team = (struct rf__team){.size = group->size, .index = group->rank};
+    group->hosts.usable = false;
+    if (net && net->shared && !usable) {
+        check_hosts(group);
+    }
 }
 
 /* Links of all peers: what has arrived, what is due, messages. */
@@ -297,10 +324,26 @@ static bool serve_links(struct rf__group *group) {
     return moved;
 }
 
+/* Inside the hosts first, then between them: where that is worth more than one message less. Half
+ * precision would be rounded at every host. */
+static bool goes_by_hosts(const struct rf__group *group, const struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+
+    if (op->algorithm != RF_ALGORITHM_AUTO || call->coll != RF_COLL_ALLREDUCE) {
+        return op->algorithm == RF_ALGORITHM_HIERARCHICAL;
+    }
+    return group->hosts.usable && call->count * rf_type_size(call->type) > BY_HOSTS_FROM &&
+           rf__acc_type(call->type) == call->type;
+}
+
 static int begin_call(struct rf__group *group, struct rf__op *op) {
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
-    if (group->shared.usable) {
+    group->hosts.runs = goes_by_hosts(group, op);
+    if (group->hosts.runs) {
+        op->algorithm = RF_ALGORITHM_HIERARCHICAL;
+    }
+    if (group->shared.usable || group->hosts.runs) {
         rf__shared_begin(group, op);
         return 0;
     }
@@ -319,8 +362,8 @@ static bool run_calls(struct rf__group *group) {
         struct rf__op *op = group->calls.head;
         int rc = op->state == RF__OP_QUEUED ? begin_call(group, op) : 0;
         if (rc == 0) {
-            rc = group->shared.usable ? rf__shared_run(group, op, &moved)
-                                      : rf__exec_run(group, op, &moved);
+            rc = group->shared.usable || group->hosts.runs ? rf__shared_run(group, op, &moved)
+                                                           : rf__exec_run(group, op, &moved);
         }
         if (rc <= 0) {
             return moved || rc < 0; /* an error has revoked the group, and with it the call */
@@ -476,7 +519,16 @@ static int check_call(const struct rf__group *group, const struct rf_call *call,
         !group->shared.usable) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "the group does not share one host's memory");
     }
-    bool is_named = call->algorithm != RF_ALGORITHM_AUTO && call->algorithm != RF_ALGORITHM_SHARED;
+    bool by_hosts = group->hosts.usable && call->coll == RF_COLL_ALLREDUCE;
+    if (!is_message && call->algorithm == RF_ALGORITHM_HIERARCHICAL && !by_hosts) {
+        return rf__fail(
+            err, RF_EUNSUPPORTED, 0,
+            "algorithm hierarchical is for allreduce on several hosts with equally many "
+            "ranks, numbered host by host");
+    }
+    bool is_named = call->algorithm != RF_ALGORITHM_AUTO &&
+                    call->algorithm != RF_ALGORITHM_SHARED &&
+                    call->algorithm != RF_ALGORITHM_HIERARCHICAL;
     if (!is_message && is_named && !rf__schedule_covers(call->coll, call->algorithm)) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s",
                         rf_algorithm_name(call->algorithm), rf_coll_name(call->coll));
@@ -508,11 +560,15 @@ static void normalise(struct rf__group *group, struct rf_call *call) {
     }
     enum rf_algorithm wanted = group->options.algorithm;
     bool is_known = wanted == RF_ALGORITHM_SHARED ? group->shared.usable
-                                                  : rf__schedule_covers(call->coll, wanted);
+                    : wanted == RF_ALGORITHM_HIERARCHICAL
+                        ? group->hosts.usable && call->coll == RF_COLL_ALLREDUCE
+                        : rf__schedule_covers(call->coll, wanted);
     if (call->algorithm == RF_ALGORITHM_AUTO && wanted != RF_ALGORITHM_AUTO && is_known) {
         call->algorithm = wanted;
     }
-    if (group->size == 1 && call->algorithm == RF_ALGORITHM_SHARED) {
+    bool needs_others =
+        call->algorithm == RF_ALGORITHM_SHARED || call->algorithm == RF_ALGORITHM_HIERARCHICAL;
+    if (group->size == 1 && needs_others) {
         call->algorithm = RF_ALGORITHM_AUTO;
     }
 }

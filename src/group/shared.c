@@ -81,6 +81,10 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
                         (call->coll == RF_COLL_REDUCE && group->rank == call->root);
     size_t recv_bytes = others_write ? call->count * rf_type_size(call->type) : 0;
 
+    if (group->hosts.runs) {
+        rf__stage_offer(group, op, slot, true);
+        return;
+    }
     if (is_inline(call, group->size)) {
         if (bytes) {
             memcpy(slot->data, call->send, bytes);
@@ -96,10 +100,10 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
 
 void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
+    group->shared.post++;
     struct rf__board *board = rf__board_of(group, group->rank);
-    struct rf__slot *slot = &board->slots[op->seq % 2];
+    struct rf__slot *slot = rf__slot_of(group, group->rank);
 
-    slot->seq = op->seq;
     slot->count = call->count;
     slot->root = call->root;
     slot->coll = (uint8_t)call->coll;
@@ -115,63 +119,58 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     group->shared.divisor = op->params.divisor      ? *op->params.divisor
                             : call->redop == RF_AVG ? (double)group->size
                                                     : 1.0;
-    atomic_store_explicit(&board->posted, op->seq, memory_order_release);
+    atomic_store_explicit(&board->posted, group->shared.post, memory_order_release);
     rf__notify_all(group);
 }
 
-/* Whether all have posted (or are done with) call `seq`; a rank that left without is lost. */
-static int all_arrived(struct rf__group *group, uint64_t seq, bool done) {
-    while (group->shared.waiting < group->size) {
-        int rank = group->shared.waiting;
+/* Whether all have posted (or are done with) the call; a rank that left without is lost. */
+static int all_arrived(struct rf__group *group, const struct rf__op *op, bool done) {
+    struct rf__shared_run *run = &group->shared;
+
+    while (run->waiting < run->team.size) {
+        int rank = run->team.first + run->waiting;
         struct rf__board *board = rf__board_of(group, rank);
         uint64_t at =
             atomic_load_explicit(done ? &board->done : &board->posted, memory_order_acquire);
-        if (at < seq) {
+        if (at < run->post) {
             if (rank != group->rank && group->peers[rank].gone) {
                 return rf__group_fail(group, RF_ELOST, rank,
                                       "rank %d has left, and rank %d waits for it in call %llu",
-                                      rank, group->rank, (unsigned long long)seq);
+                                      rank, group->rank, (unsigned long long)op->seq);
             }
             return 0;
         }
-        group->shared.waiting++;
+        run->waiting++;
     }
     return 1;
 }
 
-static int compare_calls(struct rf__group *group, const struct rf__op *op) {
-    const struct rf__slot *ours = rf__slot_of(group, group->rank, op->seq);
+static bool is_same(const struct rf__slot *a, const struct rf__slot *b) {
+    return a->coll == b->coll && a->type == b->type && a->redop == b->redop &&
+           a->algorithm == b->algorithm && a->root == b->root && a->count == b->count;
+}
 
-    for (int rank = 0; rank < group->size; rank++) {
-        const struct rf__slot *slot = rf__slot_of(group, rank, op->seq);
-        if (slot->coll == ours->coll && slot->type == ours->type && slot->redop == ours->redop &&
-            slot->algorithm == ours->algorithm && slot->root == ours->root &&
-            slot->count == ours->count) {
-            continue;
+static void slot_text(char *out, size_t bytes, const struct rf__slot *slot) {
+    rf__call_text(out, bytes, (enum rf_coll)slot->coll, (enum rf_type)slot->type,
+                  (enum rf_redop)slot->redop, slot->count, slot->root,
+                  (enum rf_algorithm)slot->algorithm);
+}
+
+/* Everybody names the same pair: the first rank of the host, and the first that differs from it. */
+static int compare_calls(struct rf__group *group, const struct rf__op *op) {
+    struct rf__team team = group->shared.team;
+    const struct rf__slot *first = rf__slot_of(group, team.first);
+    char theirs[160], firsts[160];
+
+    for (int rank = team.first + 1; rank < team.first + team.size; rank++) {
+        const struct rf__slot *slot = rf__slot_of(group, rank);
+        if (!is_same(slot, first)) {
+            slot_text(theirs, sizeof theirs, slot);
+            slot_text(firsts, sizeof firsts, first);
+            return rf__group_fail(group, RF_EMISMATCH, rank,
+                                  "in call %llu rank %d called %s, but rank %d called %s",
+                                  (unsigned long long)op->seq, rank, theirs, team.first, firsts);
         }
-        /* everybody names the same pair: the first rank that differs from rank 0 */
-        const struct rf__slot *zero = rf__slot_of(group, 0, op->seq);
-        int odd = rank;
-        for (int other = 1; other < group->size; other++) {
-            const struct rf__slot *s = rf__slot_of(group, other, op->seq);
-            if (s->coll != zero->coll || s->type != zero->type || s->redop != zero->redop ||
-                s->algorithm != zero->algorithm || s->root != zero->root ||
-                s->count != zero->count) {
-                odd = other;
-                break;
-            }
-        }
-        const struct rf__slot *theirs = rf__slot_of(group, odd, op->seq);
-        char a[160], b[160];
-        rf__call_text(a, sizeof a, (enum rf_coll)theirs->coll, (enum rf_type)theirs->type,
-                      (enum rf_redop)theirs->redop, theirs->count, theirs->root,
-                      (enum rf_algorithm)theirs->algorithm);
-        rf__call_text(b, sizeof b, (enum rf_coll)zero->coll, (enum rf_type)zero->type,
-                      (enum rf_redop)zero->redop, zero->count, zero->root,
-                      (enum rf_algorithm)zero->algorithm);
-        return rf__group_fail(group, RF_EMISMATCH, odd,
-                              "in call %llu rank %d called %s, but rank 0 called %s",
-                              (unsigned long long)op->seq, odd, a, b);
     }
     return 0;
 }
@@ -179,19 +178,20 @@ static int compare_calls(struct rf__group *group, const struct rf__op *op) {
 /* The same on all ranks: it depends on what stands on the boards only. */
 static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
-    bool is_direct = true, is_staged = true;
+    struct rf__team team = group->shared.team;
+    bool is_direct = !group->hosts.runs, is_staged = true;
 
     if (call->coll == RF_COLL_BARRIER) {
         return RF__SHARED_INLINE;
     }
-    if (!is_free_to_choose(op)) {
+    if (!is_free_to_choose(op) && !group->hosts.runs) {
         return RF__SHARED_STREAM;
     }
-    if (is_inline(call, group->size)) {
+    if (is_inline(call, group->size) && !group->hosts.runs) {
         return RF__SHARED_INLINE;
     }
-    for (int rank = 0; rank < group->size; rank++) {
-        const struct rf__slot *slot = rf__slot_of(group, rank, op->seq);
+    for (int rank = team.first; rank < team.first + team.size; rank++) {
+        const struct rf__slot *slot = rf__slot_of(group, rank);
         bool is_moved = call->coll == RF_COLL_ALL_TO_ALL && slot->in_place;
         is_direct = is_direct && slot->has_send && slot->has_recv && !is_moved;
         is_staged = is_staged && slot->has_stage;
@@ -219,7 +219,7 @@ int rf__shared_map(struct rf__group *group, int rank, const struct rf__place *pl
 /* What rank `rank` sends, and where it receives, as seen from here. */
 static int locate(struct rf__group *group, const struct rf__op *op, int rank, bool send,
                   void **out) {
-    struct rf__slot *slot = rf__slot_of(group, rank, op->seq);
+    struct rf__slot *slot = rf__slot_of(group, rank);
     size_t need = send ? send_bytes(&op->params.call, rank, group->size)
                        : op->params.call.count * rf_type_size(op->params.call.type);
     unsigned char *mapped = NULL;
@@ -317,12 +317,6 @@ static int work_fold(struct rf__group *group, const struct rf_call *call) {
     return done + piece == length;
 }
 
-static void copy(void *to, const void *from, size_t bytes) {
-    if (bytes && to != from) {
-        memmove(to, from, bytes);
-    }
-}
-
 /* The collectives that only move data: each rank copies what it is to receive. */
 static void work_copy(struct rf__group *group, const struct rf_call *call) {
     struct rf__shared_run *run = &group->shared;
@@ -336,10 +330,10 @@ static void work_copy(struct rf__group *group, const struct rf_call *call) {
         if (group->rank == call->root) {
             root = call->send;
         }
-        copy(recv, root, recv ? part : 0);
+        rf__copy(recv, root, recv ? part : 0);
         break;
     case RF_COLL_SCATTER:
-        copy(recv, root + mine, part);
+        rf__copy(recv, root + mine, part);
         break;
     case RF_COLL_GATHER:
         if (group->rank != call->root) {
@@ -349,12 +343,13 @@ static void work_copy(struct rf__group *group, const struct rf_call *call) {
     case RF_COLL_ALL_GATHER:
         for (int rank = 0; rank < group->size; rank++) {
             const void *from = rank == group->rank ? call->send : run->ins[rank];
-            copy(recv + (size_t)rank * part, from, part);
+            rf__copy(recv + (size_t)rank * part, from, part);
         }
         break;
     case RF_COLL_ALL_TO_ALL:
         for (int rank = 0; rank < group->size; rank++) {
-            copy(recv + (size_t)rank * part, (const unsigned char *)run->ins[rank] + mine, part);
+            rf__copy(recv + (size_t)rank * part, (const unsigned char *)run->ins[rank] + mine,
+                     part);
         }
         break;
     case RF_COLL_BARRIER:
@@ -383,7 +378,7 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
 
     switch (run->phase) {
     case RF__SHARED_POSTED:
-        rc = all_arrived(group, op->seq, false);
+        rc = all_arrived(group, op, false);
         if (rc <= 0) {
             return rc;
         }
@@ -394,6 +389,10 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             return rc;
         }
         run->mode = choose_mode(group, op);
+        if (run->mode == RF__SHARED_STREAM && group->hosts.runs) {
+            return rf__group_fail(group, RF_ENOMEM, group->rank,
+                                  "a rank of this host has no memory for a stage");
+        }
         if (run->mode == RF__SHARED_STREAM) {
             size_t bytes = op->params.call.count * rf_type_size(op->params.call.type);
             if (is_free_to_choose(op)) {
@@ -406,7 +405,9 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             run->phase = RF__SHARED_STREAMING;
             return rf__exec_run(group, op, moved);
         }
-        op->algorithm = RF_ALGORITHM_SHARED;
+        if (!group->hosts.runs) {
+            op->algorithm = RF_ALGORITHM_SHARED;
+        }
         rc = run->mode == RF__SHARED_STAGED ? rf__stage_begin(group, op) : locate_all(group, op);
         if (rc) {
             return rc;
@@ -427,14 +428,14 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             run->phase = RF__SHARED_IDLE;
             return 1;
         }
-        atomic_store_explicit(&rf__board_of(group, group->rank)->done, op->seq,
+        atomic_store_explicit(&rf__board_of(group, group->rank)->done, run->post,
                               memory_order_release);
         rf__notify_all(group);
         run->waiting = 0;
         run->phase = RF__SHARED_FINISHING;
         __attribute__((fallthrough));
     case RF__SHARED_FINISHING:
-        rc = all_arrived(group, op->seq, true);
+        rc = all_arrived(group, op, true);
         if (rc > 0) {
             *moved = true;
             run->phase = RF__SHARED_IDLE;

@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-enum { CHUNK_BYTES = RF__STAGE_BYTES / RF__STAGE_CHUNKS, HELPING = 2 << 20 };
+enum { CHUNK_BYTES = RF__STAGE_BYTES / RF__STAGE_CHUNKS, HELPING = 4 };
 
 /* The chunk at hand: elements [at, at + count) of each part. */
 struct chunk {
@@ -45,7 +45,7 @@ static int only_taker(const struct rf_call *call) {
 }
 
 static size_t elements_of_chunk(const struct rf__group *group, const struct rf_call *call) {
-    size_t parts = has_parts(call) ? (size_t)group->size : 1;
+    size_t parts = has_parts(call) ? (size_t)group->shared.team.size : 1;
     return CHUNK_BYTES / rf_type_size(call->type) / parts;
 }
 
@@ -69,16 +69,11 @@ static unsigned char *output(const struct rf_call *call, const struct chunk *chu
     return (unsigned char *)call->recv + ((size_t)part * call->count + chunk->at) * chunk->size;
 }
 
-static void copy(void *to, const void *from, size_t bytes) {
-    if (bytes && to != from) {
-        memmove(to, from, bytes);
-    }
-}
-
 /* ---- The three parts of the work ---- */
 
 static void put_on_stage(struct rf__group *group, const struct rf_call *call, uint64_t index) {
     struct chunk chunk = chunk_at(group, call, index);
+    struct rf__team team = group->shared.team;
     unsigned char *to = group->stage.memory + chunk.offset;
     size_t bytes = chunk.count * chunk.size;
     int source = only_source(call);
@@ -87,58 +82,83 @@ static void put_on_stage(struct rf__group *group, const struct rf_call *call, ui
         return;
     }
     if (has_parts(call)) {
-        for (int part = 0; part < group->size; part++) {
-            if (part != group->rank) {
-                copy(to + (size_t)part * bytes, input(call, &chunk, part), bytes);
+        for (int part = 0; part < team.size; part++) {
+            if (part != team.index) {
+                rf__copy(to + (size_t)part * bytes, input(call, &chunk, part), bytes);
             }
         }
     } else if (has_fold(call)) {
         size_t offset, count;
         const unsigned char *from = input(call, &chunk, 0);
-        rf__slice(chunk.count, group->size, group->rank, &offset, &count);
+        rf__slice(chunk.count, team.size, team.index, &offset, &count);
         size_t begin = offset * chunk.size, end = (offset + count) * chunk.size;
-        copy(to, from, begin);
-        copy(to + end, from + end, bytes - end);
+        rf__copy(to, from, begin);
+        rf__copy(to + end, from + end, bytes - end);
     } else {
-        copy(to, input(call, &chunk, 0), bytes);
+        rf__copy(to, input(call, &chunk, 0), bytes);
     }
 }
 
-static void fold_slice(struct rf__group *group, const struct rf_call *call, uint64_t index) {
+struct rf__own_slice rf__stage_slice(const struct rf__group *group, const struct rf__op *op,
+                                     uint64_t index) {
+    const struct rf_call *call = &op->params.call;
     struct chunk chunk = chunk_at(group, call, index);
+    struct rf__own_slice slice;
+    size_t offset;
+
+    rf__slice(chunk.count, group->shared.team.size, group->shared.team.index, &offset,
+              &slice.count);
+    slice.bytes = slice.count * chunk.size;
+    slice.staged = group->stage.memory + chunk.offset + offset * chunk.size;
+    slice.out = output(call, &chunk, 0) + offset * chunk.size;
+    return slice;
+}
+
+/* Of several hosts, the last one has the sum; the others go on from what those before folded. */
+static void fold_slice(struct rf__group *group, const struct rf__op *op, uint64_t index) {
+    const struct rf_call *call = &op->params.call;
+    struct chunk chunk = chunk_at(group, call, index);
+    struct rf__own_slice slice = rf__stage_slice(group, op, index);
+    struct rf__team team = group->shared.team;
+    const struct rf__hosts *hosts = &group->hosts;
+    bool is_first = !hosts->runs || hosts->index == 0;
+    bool is_last = !hosts->runs || hosts->index == hosts->count - 1;
+    bool has_result = call->coll == RF_COLL_ALLREDUCE || group->rank == call->root;
     const void *ins[RF_MAX_LOCAL_RANKS];
     void *outs[2];
-    int out_count = 0;
-    size_t offset, count;
+    int in_count = 0, out_count = 0;
+    size_t skip = (size_t)(slice.staged - group->stage.memory) - chunk.offset;
 
-    rf__slice(chunk.count, group->size, group->rank, &offset, &count);
-    size_t skip = offset * chunk.size;
-    for (int rank = 0; rank < group->size; rank++) {
-        ins[rank] = group->stage.stages[rank] + chunk.offset + skip;
+    if (!is_first) {
+        ins[in_count++] = slice.staged;
     }
-    ins[group->rank] = input(call, &chunk, 0) + skip;
-    bool has_result = call->coll == RF_COLL_ALLREDUCE || group->rank == call->root;
-    if (has_result) {
-        outs[out_count++] = output(call, &chunk, 0) + skip;
+    for (int k = 0; k < team.size; k++) {
+        ins[in_count++] = k == team.index ? input(call, &chunk, 0) + skip
+                                          : group->stage.stages[k] + chunk.offset + skip;
     }
-    if (call->coll == RF_COLL_ALLREDUCE || !has_result) {
-        outs[out_count++] = group->stage.memory + chunk.offset + skip;
+    if (is_last && has_result) {
+        outs[out_count++] = slice.out;
     }
-    if (count) {
-        rf__fold_many(call->type, call->redop, outs, out_count, ins, group->size, count,
-                      group->shared.divisor, false);
+    if (!is_last || !has_result || call->coll == RF_COLL_ALLREDUCE) {
+        outs[out_count++] = slice.staged;
+    }
+    if (slice.count) {
+        rf__fold_many(call->type, call->redop, outs, out_count, ins, in_count, slice.count,
+                      is_last ? group->shared.divisor : 1, false);
     }
 }
 
 static void take_slices(struct rf__group *group, const struct rf_call *call,
                         const struct chunk *chunk) {
-    for (int rank = 0; rank < group->size; rank++) {
+    struct rf__team team = group->shared.team;
+
+    for (int k = 0; k < team.size; k++) {
         size_t offset, count;
-        rf__slice(chunk->count, group->size, rank, &offset, &count);
-        if (rank != group->rank) {
-            copy(output(call, chunk, 0) + offset * chunk->size,
-                 group->stage.stages[rank] + chunk->offset + offset * chunk->size,
-                 count * chunk->size);
+        rf__slice(chunk->count, team.size, k, &offset, &count);
+        if (k != team.index) {
+            rf__copy(output(call, chunk, 0) + offset * chunk->size,
+                     group->stage.stages[k] + chunk->offset + offset * chunk->size,
+                     count * chunk->size);
         }
     }
 }
@@ -169,27 +189,28 @@ static void take(struct rf__group *group, const struct rf_call *call, uint64_t i
         break;
     }
     case RF_COLL_BROADCAST:
-        copy(output(call, &chunk, 0),
-             own == call->root ? input(call, &chunk, 0) : stages[call->root] + chunk.offset, bytes);
+        rf__copy(output(call, &chunk, 0),
+                 own == call->root ? input(call, &chunk, 0) : stages[call->root] + chunk.offset,
+                 bytes);
         break;
     case RF_COLL_SCATTER:
-        copy(output(call, &chunk, 0),
-             own == call->root ? input(call, &chunk, own)
-                               : stages[call->root] + chunk.offset + mine,
-             bytes);
+        rf__copy(output(call, &chunk, 0),
+                 own == call->root ? input(call, &chunk, own)
+                                   : stages[call->root] + chunk.offset + mine,
+                 bytes);
         break;
     case RF_COLL_GATHER:
     case RF_COLL_ALL_GATHER:
         for (int rank = 0; rank < group->size; rank++) {
-            copy(output(call, &chunk, rank),
-                 rank == own ? input(call, &chunk, 0) : stages[rank] + chunk.offset, bytes);
+            rf__copy(output(call, &chunk, rank),
+                     rank == own ? input(call, &chunk, 0) : stages[rank] + chunk.offset, bytes);
         }
         break;
     case RF_COLL_ALL_TO_ALL:
         for (int rank = 0; rank < group->size; rank++) {
-            copy(output(call, &chunk, rank),
-                 rank == own ? input(call, &chunk, own) : stages[rank] + chunk.offset + mine,
-                 bytes);
+            rf__copy(output(call, &chunk, rank),
+                     rank == own ? input(call, &chunk, own) : stages[rank] + chunk.offset + mine,
+                     bytes);
         }
         break;
     case RF_COLL_BARRIER:
@@ -214,18 +235,21 @@ static void publish(struct rf__group *group, enum counter counter, uint64_t chun
     rf__notify_all(group);
 }
 
-/* 1 when all ranks (or `only` one) have come to `want` chunks of the generation; one that left
- * without is lost. */
+/* 1 when one rank, or (-1) all of the host, have come to `want` chunks of the generation; one that
+ * left without is lost. */
 static int reached(struct rf__group *group, enum counter counter, uint64_t want, int only) {
-    for (int rank = only < 0 ? 0 : only; rank < (only < 0 ? group->size : only + 1); rank++) {
+    struct rf__team team = group->shared.team;
+    int from = only < 0 ? team.first : only, to = only < 0 ? team.first + team.size : only + 1;
+
+    for (int rank = from; rank < to; rank++) {
         if (rank != group->rank &&
             atomic_load_explicit(counter_of(rf__board_of(group, rank), counter),
                                  memory_order_acquire) < want) {
             return group->peers[rank].gone
-                       ? rf__group_fail(
-                             group, RF_ELOST, rank,
-                             "rank %d has left, and rank %d waits for its part of a call", rank,
-                             group->rank)
+                       ? rf__group_fail(group, RF_ELOST, rank,
+                                        "rank %d has left, and rank %d waits for its part of a "
+                                        "call",
+                                        rank, group->rank)
                        : 0;
         }
     }
@@ -233,20 +257,23 @@ static int reached(struct rf__group *group, enum counter counter, uint64_t want,
 }
 
 static int all_staged(struct rf__group *group, const struct rf__op *op, uint64_t index) {
-    int only = only_source(&op->params.call);
+    struct rf__team team = group->shared.team;
+    int only = only_source(&op->params.call), rc = 1;
+    int from = only < 0 ? team.first : only, to = only < 0 ? team.first + team.size : only + 1;
 
     if (index > 0) {
         return reached(group, STAGED, group->stage.base + index + 1, only);
     }
-    for (int rank = only < 0 ? 0 : only; rank < (only < 0 ? group->size : only + 1); rank++) {
-        int rc = rf__slot_of(group, rank, op->seq)->is_staged
-                     ? 1
-                     : reached(group, STAGED, group->stage.base + 1, rank);
-        if (rc <= 0) {
-            return rc;
-        }
+    for (int rank = from; rank < to && rc > 0; rank++) {
+        rc = rf__slot_of(group, rank)->is_staged
+                 ? 1
+                 : reached(group, STAGED, group->stage.base + 1, rank);
     }
-    return 1;
+    return rc;
+}
+
+void rf__stage_publish_sum(struct rf__group *group, uint64_t chunks) {
+    publish(group, FOLDED, chunks);
 }
 
 /* Whether the place of the call's chunk on the own stage is free. */
@@ -289,67 +316,108 @@ int rf__stage_begin(struct rf__group *group, struct rf__op *op) {
     size_t most = elements_of_chunk(group, &op->params.call);
 
     stage->chunks = (op->params.call.count + most - 1) / most;
-    stage->staged = rf__slot_of(group, group->rank, op->seq)->is_staged;
-    for (int rank = 0; rank < group->size; rank++) {
-        const struct rf__place *place = &rf__slot_of(group, rank, op->seq)->stage;
-        int rc = 0;
+    stage->staged = rf__slot_of(group, group->rank)->is_staged;
+    for (int k = 0; k < group->shared.team.size; k++) {
+        int rank = group->shared.team.first + k, rc = 0;
+        const struct rf__place *place = &rf__slot_of(group, rank)->stage;
         if (rank == group->rank) {
-            stage->stages[rank] = stage->memory;
+            stage->stages[k] = stage->memory;
         } else {
-            rc = rf__shared_map(group, rank, place, RF__STAGE_BYTES, &stage->stages[rank]);
+            rc = rf__shared_map(group, rank, place, RF__STAGE_BYTES, &stage->stages[k]);
         }
         if (rc) {
             return rc;
         }
     }
+    if (group->hosts.runs) {
+        rf__hosts_begin(group);
+    }
     return 0;
 }
 
-/* One part of the work that can be done now: bytes it went over (at least 1), 0 when there is none,
- * or an error. */
-static int64_t advance(struct rf__group *group, struct rf__op *op) {
+static int take_next(struct rf__group *group, const struct rf__op *op) {
     struct rf__stage *stage = &group->stage;
-    const struct rf_call *call = &op->params.call;
-    bool folds = has_fold(call);
+    bool folds = has_fold(&op->params.call);
+    uint64_t ready = group->hosts.runs ? group->hosts.sums : folds ? stage->folded : stage->staged;
     int rc = 0;
 
-    if (stage->taken < (folds ? stage->folded : stage->staged)) {
+    if (stage->taken < ready) {
         rc = folds ? reached(group, FOLDED, stage->base + stage->taken + 1, -1)
                    : all_staged(group, op, stage->taken);
-        if (rc > 0) {
-            take(group, call, stage->taken);
-            publish(group, TAKEN, ++stage->taken);
-        }
     }
-    if (rc == 0 && folds && stage->folded < stage->staged) {
+    if (rc > 0) {
+        take(group, &op->params.call, stage->taken);
+        publish(group, TAKEN, ++stage->taken);
+    }
+    return rc;
+}
+
+static int fold_next(struct rf__group *group, struct rf__op *op, bool *moved) {
+    struct rf__stage *stage = &group->stage;
+    int rc = 0;
+
+    if (has_fold(&op->params.call) && stage->folded < stage->staged) {
         rc = all_staged(group, op, stage->folded);
-        if (rc > 0) {
-            fold_slice(group, call, stage->folded);
-            publish(group, FOLDED, ++stage->folded);
+        if (rc > 0 && group->hosts.runs) {
+            rc = rf__hosts_prior(group, op, stage->folded, moved);
         }
     }
-    if (rc == 0 && stage->staged < stage->chunks &&
-        stage->staged < stage->taken + RF__STAGE_CHUNKS) {
+    if (rc > 0) {
+        fold_slice(group, op, stage->folded++);
+        if (!group->hosts.runs) {
+            publish(group, FOLDED, stage->folded);
+        }
+    }
+    return rc;
+}
+
+static int put_next(struct rf__group *group, const struct rf__op *op) {
+    struct rf__stage *stage = &group->stage;
+    uint64_t passed = group->hosts.runs ? group->hosts.down : stage->taken;
+    uint64_t free_from = passed < stage->taken ? passed : stage->taken;
+    int rc = 0;
+
+    if (stage->staged < stage->chunks && stage->staged < free_from + RF__STAGE_CHUNKS) {
         rc = is_free(group, stage->staged);
-        if (rc > 0) {
-            put_on_stage(group, call, stage->staged);
-            publish(group, STAGED, ++stage->staged);
-        }
     }
-    return rc > 0 ? CHUNK_BYTES : rc;
+    if (rc > 0) {
+        put_on_stage(group, &op->params.call, stage->staged);
+        publish(group, STAGED, ++stage->staged);
+    }
+    return rc;
+}
+
+/* One part of the work that can be done now: 1, 0 when there is none, or an error. What frees the
+ * stage comes first. */
+static int advance(struct rf__group *group, struct rf__op *op, bool *moved) {
+    int rc = group->hosts.runs ? rf__hosts_run(group, op, moved) : 0;
+
+    if (rc == 0) {
+        rc = take_next(group, op);
+    }
+    if (rc == 0) {
+        rc = fold_next(group, op, moved);
+    }
+    if (rc == 0) {
+        rc = put_next(group, op);
+    }
+    return rc;
+}
+
+static bool is_complete(const struct rf__group *group) {
+    const struct rf__stage *stage = &group->stage;
+    return stage->taken == stage->chunks &&
+           (!group->hosts.runs || group->hosts.down == stage->chunks);
 }
 
 int rf__stage_run(struct rf__group *group, struct rf__op *op, bool *moved) {
-    struct rf__stage *stage = &group->stage;
-
-    for (int64_t done = 0; stage->taken < stage->chunks;) {
-        int64_t rc = done < HELPING ? advance(group, op) : 0;
+    for (int k = 0; !is_complete(group); k++) {
+        int rc = k < HELPING ? advance(group, op, moved) : 0;
         if (rc <= 0) {
-            return (int)rc;
+            return rc;
         }
         *moved = true;
-        done += rc;
     }
-    stage->base += stage->chunks;
+    group->stage.base += group->stage.chunks;
     return 1;
 }

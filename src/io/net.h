@@ -114,6 +114,8 @@ struct rf__net {
     const struct rf__net_ops *ops;
     const struct rf__shared_ops *shared;   /* NULL: no memory is shared */
     enum rf__link_kind kind[RF_MAX_RANKS]; /* after open; NONE for the own rank */
+    int host[RF_MAX_RANKS]; /* after open: equal for ranks that share memory with each other; every
+                               rank is given the same */
 };
 
 #endif

@@ -246,6 +246,11 @@ class Hosts:
     def cut(self):
         ip("-n", self.names[0], "link", "set", "cable", "down")
 
+    def bytes_sent(self, side):
+        counted = subprocess.run([*self.on(side), "cat", "/sys/class/net/cable/statistics/tx_bytes"],
+                                 check=True, capture_output=True, text=True)
+        return int(counted.stdout)
+
 
 @pytest.fixture
 def hosts():
@@ -282,6 +287,19 @@ def test_two_hosts_of_two_workers(tmp_path, hosts):
         for process in all_four:
             status, entry, err = end_of(process)
             assert status == 0 and entry["event"] == "done" and entry["transport"] == "shm+tcp", (entry, err)
+
+
+def test_between_hosts_travels_what_two_workers_would_exchange(tmp_path, hosts):
+    count = 6_000_011
+    with Server(tmp_path, "10.213.7.1:0", hosts.on(0)) as store, ByHand(tmp_path, store.uri, 4) as workers:
+        before = [hosts.bytes_sent(side) for side in range(2)]
+        all_four = [workers.start(rank, "once", count, "shared", before=hosts.on(rank // 2)) for rank in range(4)]
+        for process in all_four:
+            status, entry, err = end_of(process)
+            assert status == 0 and entry["event"] == "done" and entry["transport"] == "shm+tcp", (entry, err)
+        for side in range(2):
+            sent = hosts.bytes_sent(side) - before[side]
+            assert 4 * count < sent < 1.1 * 4 * count, (side, sent, 4 * count)
 
 
 @pytest.mark.parametrize("count", (100, 2 * LARGE))
