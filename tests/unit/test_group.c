@@ -587,6 +587,31 @@ static void hosts_fail_together(void **state) {
     }
 }
 
+/* Once every size was there, calls allocate nothing: the first allocation would fail, and the call
+ * with it. */
+static void nothing_is_allocated_after_warm_up(void **state) {
+    (void)state;
+    static const struct {
+        bool shared, heap;
+        int local;
+    } kinds[] = {{true, true, 0}, {true, false, 0}, {true, false, 2}, {false, false, 0}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct cluster c;
+        open_hosts(&c, 4, kinds[k].shared, kinds[k].local, 0, k);
+        for (int turn = 0; turn < 2; turn++) {
+            rf__alloc_fail_after(turn ? 0 : -1);
+            for (size_t i = 0; i < sizeof colls / sizeof *colls; i++) {
+                for (size_t count = 1; count < 100000; count = count * 7 + 3) {
+                    struct rf_call call = {.coll = colls[i], .count = count};
+                    run_call(&c, &call, 1, kinds[k].heap);
+                }
+            }
+        }
+        rf__alloc_fail_after(-1);
+        close_cluster(&c);
+    }
+}
+
 static void every_type_and_operation(void **state) {
     (void)state;
     for (int shared = 0; shared < 2; shared++) {
@@ -1307,6 +1332,7 @@ int main(void) {
         cmocka_unit_test(all_algorithms_agree_with_the_oracle),
         cmocka_unit_test(shared_memory_agrees_with_the_oracle),
         cmocka_unit_test(ordinary_memory_goes_over_the_stage),
+        cmocka_unit_test(nothing_is_allocated_after_warm_up),
         cmocka_unit_test(hosts_fold_in_rank_order),
         cmocka_unit_test(hosts_fail_together),
         cmocka_unit_test(every_type_and_operation),
