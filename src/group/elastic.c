@@ -793,6 +793,9 @@ bool rf__group_is_placed(const struct rf__group *group) {
 
 void rf__group_enter(struct rf__group *group, uint64_t config, bool may_roll_back, int64_t now) {
     group->now = now > group->now ? now : group->now;
+    if (group->tuning_digest) { /* who chooses algorithms by another table is a stranger too */
+        config = rf__digest_mix(config, group->tuning_digest);
+    }
     rf__member_enter(group->elastic.member, config, may_roll_back);
     drain(group);
     set_state(group);

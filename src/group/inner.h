@@ -11,6 +11,7 @@
 #ifndef RF_GROUP_INNER_H
 #define RF_GROUP_INNER_H
 
+#include "coll/choose.h"
 #include "coll/schedule.h"
 #include "group/frame.h"
 #include "group/group.h"
@@ -220,6 +221,9 @@ struct rf__group {
     struct rf__op_queue calls; /* collectives; the head is the one that runs */
     uint64_t next_seq;
     enum rf_algorithm last_algorithm;
+    uint64_t tuning_digest;       /* of the table; 0: the library's own */
+    uint64_t told[RF_COLL_COUNT]; /* choices, a bit a size, in groups of told_size */
+    int told_size;
     struct rf__exec exec;
     struct rf__shared_run shared;
 
