@@ -2,9 +2,7 @@
  *
  *     rf/JOB/generation      "G DIGEST": the newest generation and the digest of its member list,
  *                            swapped in once
- *     rf/JOB/g/G/m/RANK      a member's endpoint, put where there is none, with a lease; where it
- *                            chooses algorithms by a table of its own, its digest and name on a
- *                            second line
+ *     rf/JOB/g/G/m/RANK      a member's record (table.c), put where there is none, with a lease
  *     rf/JOB/g/G/cause       why generation G ended: the first to say so
  *
  * read the generation -> lease -> put the own record -> list and watch -> all there: rank 0 swaps
@@ -20,12 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    RETRY_MS = 200,
-    CAUSE_MS = 1000,
-    TABLE_NAME = 100, /* bytes shown of a table's name */
-    RECORD = RF__ENDPOINT_MAX + 32 + TABLE_NAME
-};
+enum { RETRY_MS = 200, CAUSE_MS = 1000, RECORD = RF__ENDPOINT_MAX + RF__TABLE_LINE };
 
 static int64_t lease_ms(const struct rf__group *group) {
     int64_t ttl = 4 * (int64_t)group->options.detect_ms;
@@ -72,24 +65,9 @@ static int own_host(struct rf__group *group) {
     return rc;
 }
 
-/* The end of a long name tells more than its begin. */
-static const char *short_name(const char *name) {
-    size_t length = name ? strlen(name) : 0;
-    return length >= TABLE_NAME ? name + length - (TABLE_NAME - 1) : length ? name : "?";
-}
-
-static size_t own_record(const struct rf__group *group, char out[RECORD]) {
-    int length = snprintf(out, RECORD, "%s", group->form.endpoints[group->rank]);
-    if (group->tuning_digest) {
-        length += snprintf(out + length, RECORD - (size_t)length, "\n%016" PRIx64 " %s",
-                           group->tuning_digest, short_name(group->options.tuning_name));
-    }
-    return (size_t)length;
-}
-
 static void enter(struct rf__group *group, enum rf__form_state state) {
     struct rf__form *form = &group->form;
-    char key[RF_MAX_STORE_KEY], value[64], record[RECORD];
+    char key[RF_MAX_STORE_KEY], value[64], record[RECORD], table[RF__TABLE_LINE];
     struct rf__store_request request = {.key = key};
 
     form->state = state;
@@ -110,7 +88,9 @@ static void enter(struct rf__group *group, enum rf__form_state state) {
         key_of_member(group, key, sizeof key, group->rank);
         request.op = RF__STORE_CAS;
         request.lease = form->lease;
-        request.value_bytes = own_record(group, record);
+        rf__table_line(group, table);
+        request.value_bytes =
+            (size_t)snprintf(record, sizeof record, "%s%s", form->endpoints[group->rank], table);
         request.value = record;
         break;
     case RF__FORM_LIST:
@@ -291,30 +271,15 @@ static void take_generation(struct rf__group *group, const struct rf__store_even
     }
 }
 
-/* The table of `rank`, as the second line of its record names it, must choose as ours does: else
- * the first call that they carry out in different ways would end the job. */
-static void compare_tables(struct rf__group *group, int rank, const char *line) {
-    char ours[TABLE_NAME + 32] = "the default table", theirs[TABLE_NAME + 32] = "the default table";
-    char name[TABLE_NAME + 1] = "?";
-    uint64_t digest = 0;
+static void compare_tables(struct rf__group *group, int rank, const char *record) {
+    char theirs[RF__TABLE_LINE], ours[RF__TABLE_LINE];
 
-    if (line[0] && sscanf(line, "%16" SCNx64 " %100[^\n]", &digest, name) < 1) {
-        return; /* of a version that says more than we know of */
+    if (group->state == RF__GROUP_FORMING && rf__table_differs(group, record, theirs, ours)) {
+        (void)rf__group_fail(group, RF_EMISMATCH, rank,
+                             "rank %d chooses algorithms by %s, but rank %d by %s: give all the "
+                             "same RINGFOLD_TUNING",
+                             rank, theirs, group->rank, ours);
     }
-    if (digest == group->tuning_digest || group->state != RF__GROUP_FORMING) {
-        return;
-    }
-    if (digest) {
-        snprintf(theirs, sizeof theirs, "%s (%016" PRIx64 ")", name, digest);
-    }
-    if (group->tuning_digest) {
-        snprintf(ours, sizeof ours, "%s (%016" PRIx64 ")", short_name(group->options.tuning_name),
-                 group->tuning_digest);
-    }
-    (void)rf__group_fail(group, RF_EMISMATCH, rank,
-                         "rank %d chooses algorithms by %s, but rank %d by %s: give all the same "
-                         "RINGFOLD_TUNING",
-                         rank, theirs, group->rank, ours);
 }
 
 static void take_member(struct rf__group *group, const struct rf__store_event *event, int rank) {
@@ -329,14 +294,14 @@ static void take_member(struct rf__group *group, const struct rf__store_event *e
     if (event->value && event->value_bytes < RECORD) {
         memcpy(record, event->value, event->value_bytes);
         record[event->value_bytes] = 0;
-        size_t length = strcspn(record, "\n");
+        size_t length = rf__table_endpoint(record);
         if (length < RF__ENDPOINT_MAX) {
             memcpy(endpoint, record, length);
             endpoint[length] = 0;
         }
         form->known += endpoint[0] != 0;
         group->peers[rank].came = true;
-        compare_tables(group, rank, record + length + (record[length] != 0));
+        compare_tables(group, rank, record);
     }
 }
 

@@ -1,12 +1,12 @@
 """ringfold tune, tables of algorithms in use, and algorithms that are asked for."""
 import json
-import os
 import re
 import subprocess
 
 import pytest
 from helpers import DEADLINE_S, RINGFOLD, environment
 
+DATA = "/usr/share/datasets/fashion-mnist"
 LINE = re.compile(r"^(\w+)(?: of \S+ \S+)? on (\d+) ranks? over (\w+): (\w+) \((.*)\)$")
 
 
@@ -127,10 +127,7 @@ def test_a_choice_is_told_once_for_each_size(tmp_path):
 
 
 def test_training_tells_and_obeys(tmp_path):
-    data = "/usr/share/datasets/fashion-mnist"
-    if not os.path.isdir(data):
-        pytest.skip("no data set to train on")
-    words = (RINGFOLD, "train", "mlp", "--data", data, "--steps", 2, "--hidden", 16)
+    words = (RINGFOLD, "train", "mlp", "--data", DATA, "--steps", 2, "--hidden", 16)
     told = choices(under_run(tmp_path, 2, *words, "-v", "--algorithm", "ring"))
     assert ("allreduce", "2", "tcp", "ring", "asked for") in told
     told = choices(under_run(tmp_path, 2, *words, "-v", RINGFOLD_TUNING=write_table(tmp_path / "t.json", rule())))
@@ -191,6 +188,19 @@ def test_tables_that_differ_are_found_at_the_start(tmp_path, tables):
     assert re.search(rf"rank (0 chooses algorithms by {names[0]}, but rank 1 by {names[1]}|"
                      rf"1 chooses algorithms by {names[1]}, but rank 0 by {names[0]}): "
                      "give all the same RINGFOLD_TUNING", reports[0]), reports[0]
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_an_elastic_job_finds_tables_that_differ(tmp_path, odd):
+    write_table(tmp_path / "a", rule())
+    done = under_run(tmp_path, 2, "sh", "-c",
+                     f"case $RINGFOLD_RANK in {odd}) export RINGFOLD_TUNING=a;; esac;"
+                     f"exec {RINGFOLD} train mlp --data {DATA} --steps 1 --hidden 16")
+    assert done.returncode != 0
+    names = [r"a \([0-9a-f]{16}\)" if rank == odd else "the default table" for rank in (0, 1)]
+    reports = re.findall(r"error\[RF.*", done.stderr)
+    assert len(reports) == 1 and reports[0].startswith("error[RF0301]: worker 1 chooses"), done.stderr
+    assert re.search(f"worker 1 chooses algorithms by {names[1]}, but worker 0 by {names[0]}: give all", reports[0])
 
 
 def test_tables_that_choose_alike_may_be_two(tmp_path):
