@@ -1,8 +1,8 @@
 /* Rules, and the choice by them: the library's own table, finding the rule that counts, saying why.
  *
- * Each border of the own table states where it comes from. "model": where `ringfold plan` with its
- * standard network (20 us, 10 Gbit/s) has the two algorithms cross; "promise": sums in rank order
- * for groups of up to 16; "links": how many connections a rank should have. */
+ * Each border of the own table states where it comes from. "promise": sums in rank order for groups
+ * of up to 16. "links": how many connections a rank should have. "model": what `ringfold plan` says
+ * for its standard network (20 us, 10 Gbit/s). "measured": docs/NUMBERS.md. */
 #include "coll/choose.h"
 
 #include "base/assert.h"
@@ -25,11 +25,13 @@
 enum { MANY = RF_TUNING_ANY_RANKS, MOST_SECONDS = 1000000 };
 
 static const struct rf_tuning_rule own[] = {
-    /* model: one latency against two while latency counts. promise, links: both fold in rank
-     * order, and up to 16 ranks each has room for a connection with every other. */
+    /* promise, links: both fold in rank order, and up to 16 ranks each has room for a connection
+     * with every other. model: the naive exchange is ahead up to 24 KiB on 16 and 8 ranks, 40 KiB
+     * on 4; with a tenth of the latency up to a tenth of that. 8 KiB lies between. */
     RULE(ALLREDUCE, TCP, 16, 8 * KIB, NAIVE),
     RULE(ALLREDUCE, TCP, 16, ANY, DIRECT),
-    /* model: logarithmic while latency counts, each byte twice beyond; links: the ring has two. */
+    /* model: they cross at 32 KiB on 32 ranks, a little earlier on more. links: to the ring, which
+     * has two, from 1 MiB on, though the model has it level at 16 MiB (32 ranks) only. */
     RULE(ALLREDUCE, TCP, MANY, 32 * KIB, RECURSIVE_DOUBLING),
     RULE(ALLREDUCE, TCP, MANY, 1024 * KIB, RABENSEIFNER),
     RULE(ALLREDUCE, TCP, MANY, ANY, RING),
@@ -42,8 +44,8 @@ static const struct rf_tuning_rule own[] = {
     /* model: log2 n latencies, and the root sends log2 n times the data instead of n - 1 times. */
     RULE(BROADCAST, TCP, MANY, ANY, TREE),
     RULE(REDUCE, TCP, MANY, ANY, TREE),
-    /* model: the root's own link is the limit of both; a tree has its data travel more than once,
-     * which pays off with the latencies of many ranks only. */
+    /* a judgement: the tree saves the root latencies (by the model from 4 ranks on), and has the
+     * data travel more than once, through ranks that may be busy. */
     RULE(GATHER, TCP, 8, ANY, NAIVE),
     RULE(GATHER, TCP, MANY, ANY, TREE),
     RULE(SCATTER, TCP, 8, ANY, NAIVE),
@@ -51,7 +53,7 @@ static const struct rf_tuning_rule own[] = {
     /* there is no other */
     RULE(ALL_TO_ALL, TCP, MANY, ANY, NAIVE),
     RULE(BARRIER, TCP, MANY, ANY, RECURSIVE_DOUBLING),
-    /* measured (docs/NUMBERS.md): the host's memory before any message. */
+    /* measured: the host's memory before any message. */
     RULE(ALLREDUCE, SHM, MANY, ANY, SHARED),
     RULE(REDUCE_SCATTER, SHM, MANY, ANY, SHARED),
     RULE(ALL_GATHER, SHM, MANY, ANY, SHARED),
