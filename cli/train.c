@@ -365,9 +365,10 @@ static int comm_options_read(const struct train_settings *settings, struct rf_op
     if (!code && settings->algorithm &&
         rf_algorithm_parse(settings->algorithm, &options->algorithm)) {
         char covering[RF_ALGORITHMS_TEXT];
-        return report_fail(
-            err, RF_EUSAGE, 0, "there is no algorithm '%s'; there are auto, shared, %s",
-            settings->algorithm, rf_algorithms_covering(RF_COLL_ALLREDUCE, covering));
+        return report_fail(err, RF_EUSAGE, 0,
+                           "there is no algorithm '%s'; there are auto, shared, hierarchical, %s",
+                           settings->algorithm,
+                           rf_algorithms_covering(RF_COLL_ALLREDUCE, covering));
     }
     if (code || !settings->transport) {
         return code;

@@ -58,7 +58,7 @@ struct candidate {
 struct cell {
     enum rf_coll coll;
     uint64_t bytes;
-    enum rf_algorithm own; /* the library's choice */
+    enum rf_algorithm own; /* what the library does by itself */
     struct candidate candidates[RF_ALGORITHM_COUNT];
     int count; /* of them */
 };
@@ -222,13 +222,14 @@ static int time_once(const struct tune *t, const struct cell *cell, enum rf_algo
 static void list_candidates(const struct tune *t, struct cell *cell) {
     bool ordered = !t->settings->any_order && t->size <= RF_TUNING_ORDERED_RANKS &&
                    cell->coll != RF_COLL_REDUCE;
-    cell->own = rf_tuning_choose(NULL, t->link, cell->coll, t->size, cell->bytes);
     for (int a = RF_ALGORITHM_AUTO + 1; a < RF_ALGORITHM_COUNT; a++) {
         enum rf_algorithm algorithm = (enum rf_algorithm)a;
         bool is_twin = algorithm == RF_ALGORITHM_NAIVE && /* the same messages under two names */
                        rf_algorithm_covers(cell->coll, RF_ALGORITHM_DIRECT) &&
                        cell->coll != RF_COLL_ALLREDUCE;
-        bool is_possible = algorithm != RF_ALGORITHM_SHARED || t->link == RF_LINK_SHM;
+        bool is_possible = algorithm == RF_ALGORITHM_SHARED         ? t->link == RF_LINK_SHM
+                           : algorithm == RF_ALGORITHM_HIERARCHICAL ? t->link == RF_LINK_TCP
+                                                                    : true;
         if (is_possible && !is_twin && rf_algorithm_covers(cell->coll, algorithm) &&
             (!ordered || rf_algorithm_keeps_order(cell->coll, algorithm))) {
             cell->candidates[cell->count++] = (struct candidate){.algorithm = algorithm};
@@ -244,6 +245,10 @@ static int warm_up(struct tune *t, struct cell *cell, int *rounds) {
 
     for (int i = 0; !rc && i < cell->count; i++) {
         rc = time_once(t, cell, cell->candidates[i].algorithm, &first[i]);
+        if (rc == RF_EUNSUPPORTED) { /* the hosts are not what it needs: on all ranks alike */
+            cell->candidates[i--] = cell->candidates[--cell->count];
+            rc = 0;
+        }
     }
     double begun = now_s();
     for (int i = 0; !rc && i < cell->count; i++) {
@@ -271,7 +276,13 @@ static int warm_up(struct tune *t, struct cell *cell, int *rounds) {
 
 static int measure(struct tune *t, struct cell *cell) {
     int rounds = 0;
-    int rc = warm_up(t, cell, &rounds);
+    double ignored;
+    int rc = time_once(t, cell, RF_ALGORITHM_AUTO, &ignored);
+
+    cell->own = rf_last_algorithm(t->comm);
+    if (!rc) {
+        rc = warm_up(t, cell, &rounds);
+    }
 
     for (int round = 0; !rc && round < rounds; round++) {
         for (int k = 0; !rc && k < cell->count; k++) {

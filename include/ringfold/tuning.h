@@ -43,8 +43,9 @@ struct rf_tuning_rule {
     enum rf_link link;
     int ranks;                   /* 1 …, or RF_TUNING_ANY_RANKS */
     uint64_t bytes;              /* of `count` elements of one call, or RF_TUNING_ANY_BYTES */
-    enum rf_algorithm algorithm; /* one that covers the collective; SHARED over SHM only: through
-                                    the host's memory wherever that can be */
+    enum rf_algorithm algorithm; /* one that covers the collective. SHARED over SHM only: through
+                                    the host's memory wherever that can be. HIERARCHICAL over TCP
+                                    only: where the group has such hosts, else by the own table */
 
     /* Why: medians of calls of `measured_bytes`. 0: not measured. `second` is the runner-up; AUTO:
      * there was none. */
@@ -63,10 +64,11 @@ struct rf_tuning {
 /* "shm", "tcp". */
 RF_API const char *rf_link_name(enum rf_link link);
 
-/* Whether the algorithm can carry out the collective; SHARED covers all but send and recv. */
+/* Whether the algorithm can carry out the collective, in groups that suit it (SHARED: all but send
+ * and recv; HIERARCHICAL: allreduce). */
 RF_API bool rf_algorithm_covers(enum rf_coll coll, enum rf_algorithm algorithm);
 
-/* "naive, ring and direct": those that cover it, SHARED left out. Returns `out`. */
+/* "naive, ring and direct": those that cover it in any group. Returns `out`. */
 RF_API const char *rf_algorithms_covering(enum rf_coll coll, char out[RF_ALGORITHMS_TEXT]);
 
 /* Whether sums come out as ((0 + 1) + 2) + …, rounded once, by rank. */

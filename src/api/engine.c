@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { SPIN_US = 50, CROWDED_SPIN_US = 4, LINGER_MS = 3, LOOK_US = 20 };
+enum { SPIN_US = 50, CROWDED_SPIN_US = 4, LINGER_MS = 3, LOOK_US = 20, BUSY_LOOK_MS = 5 };
 
 struct rf__engine {
     struct rf__group *group;
@@ -30,9 +30,13 @@ struct rf__engine {
     pthread_t thread;
 };
 
-static bool step(struct rf__engine *engine, int64_t now) {
-    /* shared memory is seen without asking the kernel; only deaths come through the poller then */
-    int64_t look_ns = rf__group_is_local(engine->group) ? LOOK_US * 1000 : 0;
+static bool step(struct rf__engine *engine, int64_t now, int64_t moved_at) {
+    /* Shared memory is seen without asking the kernel; only deaths, the store and timers come
+     * through the poller then: looked at where nothing moves, and now and then. */
+    bool is_waiting = now - moved_at >= LOOK_US * 1000;
+    int64_t look_ns = !rf__group_is_local(engine->group) ? 0
+                      : is_waiting                       ? LOOK_US * 1000
+                                                         : BUSY_LOOK_MS * RF__MS;
     if (engine->poller && now - engine->looked >= look_ns) {
         engine->looked = now;
         if (rf__poller_collect(engine->poller, 0) > 0) {
@@ -74,7 +78,7 @@ static void *run(void *context) {
             continue;
         }
         engine->kicked = false;
-        if (step(engine, now)) {
+        if (step(engine, now, 0)) {
             continue;
         }
         engine->polling = true;
@@ -189,7 +193,8 @@ int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), voi
     }
     while (!done(context)) {
         now = rf__now();
-        bool moved = step(engine, now); /* at least once: who asks with no time at all helps too */
+        bool moved =
+            step(engine, now, moved_at); /* at least once: who asks with no time at all helps too */
         if (now >= deadline && !done(context)) {
             rc = RF_ETIMEDOUT;
             break;

@@ -79,6 +79,9 @@ static bool is_message(enum rf_coll coll) {
 }
 
 bool rf_algorithm_covers(enum rf_coll coll, enum rf_algorithm algorithm) {
+    if (algorithm == RF_ALGORITHM_HIERARCHICAL) {
+        return coll == RF_COLL_ALLREDUCE;
+    }
     return algorithm == RF_ALGORITHM_SHARED ? !is_message(coll)
                                             : rf__schedule_covers(coll, algorithm);
 }
@@ -110,6 +113,7 @@ bool rf_algorithm_keeps_order(enum rf_coll coll, enum rf_algorithm algorithm) {
     case RF_ALGORITHM_DIRECT:
     case RF_ALGORITHM_REDUCE_BROADCAST:
     case RF_ALGORITHM_SHARED:
+    case RF_ALGORITHM_HIERARCHICAL:
         return true;
     case RF_ALGORITHM_RING:
     case RF_ALGORITHM_RECURSIVE_DOUBLING:
@@ -214,6 +218,10 @@ int rf_tuning_add(struct rf_tuning *tuning, const struct rf_tuning_rule *rule,
         return rf__fail(err, RF_EINVAL, 0, "shared needs one host's memory, not %s",
                         rf_link_name(rule->link));
     }
+    if (rule->algorithm == RF_ALGORITHM_HIERARCHICAL && rule->link != RF_LINK_TCP) {
+        return rf__fail(err, RF_EINVAL, 0, "hierarchical is for several hosts, not %s",
+                        rf_link_name(rule->link));
+    }
     if (!rf_algorithm_covers(rule->coll, rule->algorithm)) {
         return rf__fail(err, RF_EINVAL, 0, "algorithm %s does not cover %s: %s can",
                         rf_algorithm_name(rule->algorithm), rf_coll_name(rule->coll),
@@ -290,10 +298,17 @@ void rf__choice_text(char *out, size_t room, const struct rf_tuning *tuning, con
     if (coll != RF_COLL_BARRIER) {
         snprintf(of, sizeof of, " of %s", bytes_text(number, bytes));
     }
-    if (asked == RF_ALGORITHM_AUTO && choice.rule && choice.algorithm == used) {
-        rule_text(why, sizeof why, &choice, table);
-    } else if (asked != used) { /* the host's memory was to be used, and could not be */
-        snprintf(why, sizeof why, "by messages: the buffers are not in memory from rf_mem_alloc");
+    if (asked != used) {
+        if (choice.algorithm != used) { /* which this group, or these buffers, cannot have */
+            choice = rf__choose(NULL, link, coll, size, bytes);
+        }
+        if (choice.rule && choice.algorithm == used) {
+            rule_text(why, sizeof why, &choice, table);
+        } else if (used == RF_ALGORITHM_HIERARCHICAL) {
+            snprintf(why, sizeof why, "several hosts with equally many ranks");
+        } else {
+            snprintf(why, sizeof why, "by messages: shared memory cannot take it");
+        }
     }
     snprintf(out, room, "%s%s on %d rank%s over %s: %s (%s)", rf_coll_name(coll), of, size,
              size == 1 ? "" : "s", rf_link_name(link), rf_algorithm_name(used), why);

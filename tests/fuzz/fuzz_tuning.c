@@ -38,6 +38,7 @@ int FUZZ_TUNING(const uint8_t *bytes, size_t count) {
                 rf_tuning_choose(&tuning, link, (enum rf_coll)coll, size, sizes[i / 10]);
             RF_ASSERT(rf_algorithm_covers((enum rf_coll)coll, chosen));
             RF_ASSERT(chosen != RF_ALGORITHM_SHARED || link == RF_LINK_SHM);
+            RF_ASSERT(chosen != RF_ALGORITHM_HIERARCHICAL || link == RF_LINK_TCP);
             RF_ASSERT(chosen ==
                       rf_tuning_choose(&again, link, (enum rf_coll)coll, size, sizes[i / 10]));
             RF_ASSERT(tuning.any_order || size > RF_TUNING_ORDERED_RANKS ||

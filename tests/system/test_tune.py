@@ -134,7 +134,7 @@ def test_training_tells_and_obeys(tmp_path):
     assert {line[3] for line in told if line[0] == "allreduce"} == {"reduce_broadcast"}
     done = under_run(tmp_path, 2, *words, "--algorithm", "circle")
     assert done.returncode == 64
-    assert "there is no algorithm 'circle'; there are auto, shared, naive, reduce_broadcast, ring" in done.stderr
+    assert "there is no algorithm 'circle'; there are auto, shared, hierarchical, naive, reduce_broadcast, ring" in done.stderr
 
 
 @pytest.mark.parametrize("words, said", [

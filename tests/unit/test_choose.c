@@ -151,6 +151,8 @@ static void rules_that_cannot_be_are_refused(void **state) {
     one.link = RF_LINK_SHM;
     assert_int_equal(rf_tuning_add(&table, &one, &err), 0);
     assert_int_equal(rf_tuning_add(&table, &one, &err), RF_EINVAL); /* twice */
+    one.algorithm = RF_ALGORITHM_HIERARCHICAL;
+    assert_int_equal(rf_tuning_add(&table, &one, &err), RF_EINVAL);
     one = rule(RF_COLL_SEND, 4, 10, RF_ALGORITHM_NAIVE);
     assert_int_equal(rf_tuning_add(&table, &one, &err), RF_EINVAL);
     one = rule(RF_COLL_ALLREDUCE, 0, 10, RF_ALGORITHM_NAIVE);
@@ -351,6 +353,20 @@ static void a_choice_is_told_with_its_reason(void **state) {
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_SHM, RF_COLL_GATHER, 2, 1 << 20,
                     RF_ALGORITHM_AUTO, RF_ALGORITHM_NAIVE);
     assert_non_null(strstr(line, "gather of 1 MiB on 2 ranks over shm: naive (by messages: "));
+    rf__choice_text(line, sizeof line, NULL, "", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 1 << 20,
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_HIERARCHICAL);
+    assert_string_equal(line, "allreduce of 1 MiB on 4 ranks over tcp: hierarchical (several hosts "
+                              "with equally many ranks)");
+    table = (struct rf_tuning){.any_order = true};
+    add(RF_COLL_ALLREDUCE, 4, 65536, RF_ALGORITHM_HIERARCHICAL);
+    rf__choice_text(line, sizeof line, &table, "t.json", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_DIRECT);
+    assert_string_equal(line, "allreduce of 64 KiB on 4 ranks over tcp: direct (table: default, up "
+                              "to 16 ranks, above 8 KiB)");
+    rf__choice_text(line, sizeof line, &table, "t.json", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_HIERARCHICAL);
+    assert_string_equal(line, "allreduce of 64 KiB on 4 ranks over tcp: hierarchical (table: "
+                              "t.json, up to 4 ranks, up to 64 KiB)");
     table = (struct rf_tuning){.any_order = true};
     add(RF_COLL_ALLREDUCE, 4, 65536, RF_ALGORITHM_RING);
     rf__choice_text(line, sizeof line, &table, "t.json", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
