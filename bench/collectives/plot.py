@@ -3,18 +3,20 @@
 The colours are the sheet's own classes, given twice: for light and for dark surroundings. Lines differ in their marks too.
 """
 import math
+import statistics
 from xml.sax.saxutils import escape
 
 import figures
 
 WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 42
+LEFT, RIGHT, TOP, BOTTOM = 72, 30, 34, 42
 LEGEND = 34
 
 # Of each name: its class and its mark. References are dashed and have none.
 LOOKS = {figures.OURS: ("ours", "circle"), "Open MPI": ("openmpi", "square"), "MPICH": ("mpich", "diamond"),
          "Gloo": ("gloo", "triangle"), "float32": ("openmpi", "square")}
 REFERENCE = ("limit", "")
+LIMIT = "what memory, sockets or the link allow"
 
 STYLE = """\
 text { font: 12px system-ui, sans-serif; fill: #1f2328; }
@@ -69,12 +71,17 @@ def decades(low, high):
 
 
 def label(rate):
-    return f"{rate:g}"
+    """Of a power of ten of GB/s."""
+    for unit, name in ((1, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s")):
+        if rate > unit * 0.99:
+            return f"{rate / unit:.0f} {name}"
+    return f"{rate / 1e-9:g} B/s"
 
 
 def panel(contest, left, top):
     rows = [row for row in figures.rows_of(contest) if row.busbw]
-    rates = [rate for row in rows for rate in row.busbw.values()]
+    link = statistics.median(contest["link"]) / 1e9 if contest.get("link") else None
+    rates = [rate for row in rows for rate in row.busbw.values()] + ([link] if link else [])
     ticks = decades(min(rates), max(rates))
     x = Scale([row.size for row in rows], left + LEFT, left + WIDTH - RIGHT)
     y = Scale(ticks, top + HEIGHT - BOTTOM, top + TOP)
@@ -86,9 +93,10 @@ def panel(contest, left, top):
     for row in rows[::every]:
         out.append(f'<line class="grid" x1="{x(row.size):.1f}" x2="{x(row.size):.1f}" y1="{y.first}" y2="{y.last}"/>')
         out.append(f'<text x="{x(row.size):.1f}" y="{y.first + 18}" text-anchor="middle">{figures.human(row.size)}</text>')
-    out.append(f'<text x="{left + LEFT}" y="{top + HEIGHT - 6}">busbw, GB/s, over the buffer</text>')
-    names = list(contest["rounds"])
-    for name in sorted(names, key=lambda name: name == figures.OURS):  # ours above the others
+    out.append(f'<text x="{left + LEFT}" y="{top + HEIGHT - 6}">busbw over the size of the buffer</text>')
+    if link:
+        out.append(f'<line class="limit line" x1="{x.first}" x2="{x.last}" y1="{y(link):.1f}" y2="{y(link):.1f}"/>')
+    for name in sorted(contest["rounds"], key=lambda name: name == figures.OURS):  # ours above the others
         css, kind = look(name)
         points = [(x(row.size), y(row.busbw[name])) for row in rows if name in row.busbw]
         line = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
@@ -113,8 +121,8 @@ def draw(contests):
              if not contest.get("kind") and any(row.busbw for row in figures.rows_of(contest))]
     lines = (len(shown) + COLUMNS - 1) // COLUMNS
     width, height = COLUMNS * WIDTH, LEGEND + lines * HEIGHT
-    names = sorted({name for contest in shown for name in contest["rounds"]},
-                   key=lambda name: (list(LOOKS).index(name) if name in LOOKS else len(LOOKS), name))
+    drawn = {name for contest in shown for name in contest["rounds"]}
+    names = [name for name in LOOKS if name in drawn] + [LIMIT]
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
            "<title>busbw of Ringfold's collectives beside Open MPI, MPICH and Gloo</title>",
            f"<style>\n{STYLE}\n</style>", f'<rect class="page" width="{width}" height="{height}"/>', *legend(names)]

@@ -2,10 +2,12 @@
  * slice of all of them into all of them. No library, no copies; the ranks only meet at the end. The
  * reference for "share of the limit".
  *
- * Measured twice: with plain stores, which are ahead while data fits into a cache, and with
- * streaming ones, which are beyond it. The better counts.
+ * In ordinary pages, as shared memory has them; each thread on a core of its own. Measured twice:
+ * with plain stores, which are ahead while data fits into a cache, and with streaming ones, which
+ * are beyond it. The better counts.
  *
  * Usage: limits THREADS MIN MAX FACTOR */
+#define _GNU_SOURCE
 #include "measure.h"
 
 #include <pthread.h>
@@ -59,48 +61,49 @@ static void largest(struct measure *m, double *values, int count) {
     barrier(m);
 }
 
-static void store_plain(float *to, const float *line) {
-    memcpy(to, line, LINE * sizeof *line);
+/* A cache line of floats, in registers. */
+typedef float line_t __attribute__((vector_size(64), may_alias));
+
+static inline void store_plain(float *to, line_t line) {
+    *(line_t *)(void *)to = line;
 }
 
-static void store_streaming(float *to, const float *line) {
+static inline void store_streaming(float *to, line_t line) {
 #if defined __AVX512F__
-    _mm512_stream_ps(to, _mm512_loadu_ps(line));
-#elif defined __AVX__
-    for (size_t i = 0; i < LINE; i += 8) {
-        _mm256_stream_ps(to + i, _mm256_loadu_ps(line + i));
-    }
+    _mm512_stream_ps(to, (__m512)line);
 #elif defined __SSE2__
-    for (size_t i = 0; i < LINE; i += 4) {
-        _mm_stream_ps(to + i, _mm_loadu_ps(line + i));
+    __m128 quarters[4];
+    memcpy(quarters, &line, sizeof line);
+    for (size_t i = 0; i < 4; i++) {
+        _mm_stream_ps(to + 4 * i, quarters[i]);
     }
 #else
     store_plain(to, line);
 #endif
 }
 
-static inline __attribute__((always_inline)) void
-fold(size_t first, size_t end, void (*store)(float *to, const float *line)) {
+/* `n` is a constant where it is called with one, and the loops over the buffers are gone. */
+static inline __attribute__((always_inline)) void fold(int n, size_t first, size_t end,
+                                                       void (*store)(float *to, line_t line)) {
+    float *at[MOST_THREADS];
     size_t i = first;
+    memcpy(at, buffers, sizeof at);
     for (; i + LINE <= end; i += LINE) {
-        float sum[LINE];
-        memcpy(sum, buffers[0] + i, sizeof sum);
-        for (int k = 1; k < threads; k++) {
-            for (size_t j = 0; j < LINE; j++) {
-                sum[j] += buffers[k][i + j];
-            }
+        line_t sum = *(const line_t *)(const void *)(at[0] + i);
+        for (int k = 1; k < n; k++) {
+            sum += *(const line_t *)(const void *)(at[k] + i);
         }
-        for (int k = 0; k < threads; k++) {
-            store(buffers[k] + i, sum);
+        for (int k = 0; k < n; k++) {
+            store(at[k] + i, sum);
         }
     }
     for (; i < end; i++) {
-        float sum = buffers[0][i];
-        for (int k = 1; k < threads; k++) {
-            sum += buffers[k][i];
+        float sum = at[0][i];
+        for (int k = 1; k < n; k++) {
+            sum += at[k][i];
         }
-        for (int k = 0; k < threads; k++) {
-            buffers[k][i] = sum;
+        for (int k = 0; k < n; k++) {
+            at[k][i] = sum;
         }
     }
 }
@@ -111,21 +114,48 @@ static size_t border(size_t count, int rank) {
 }
 
 static void call_plain(struct measure *m, size_t count) {
-    fold(border(count, m->rank), border(count, m->rank + 1), store_plain);
+    size_t first = border(count, m->rank), end = border(count, m->rank + 1);
+    if (threads == 2) {
+        fold(2, first, end, store_plain);
+    } else {
+        fold(threads, first, end, store_plain);
+    }
     barrier(m);
 }
 
 static void call_streaming(struct measure *m, size_t count) {
-    fold(border(count, m->rank), border(count, m->rank + 1), store_streaming);
+    size_t first = border(count, m->rank), end = border(count, m->rank + 1);
+    if (threads == 2) {
+        fold(2, first, end, store_streaming);
+    } else {
+        fold(threads, first, end, store_streaming);
+    }
 #ifdef __SSE2__
     _mm_sfence();
 #endif
     barrier(m);
 }
 
+/* To the core of its rank, of those this process may use; where it may not, it stays where it is.
+ */
+static void pin(int rank) {
+    cpu_set_t may, one;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof may, &may) || CPU_COUNT(&may) < threads) {
+        return;
+    }
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        if (CPU_ISSET(core, &may) && rank-- == 0) {
+            CPU_SET(core, &one);
+        }
+    }
+    sched_setaffinity(0, sizeof one, &one);
+}
+
 static void *work(void *argument) {
     struct measure *m = argument;
     size_t wrong;
+    pin(m->rank);
     buffers[m->rank] = m->memory = measure_memory(m->max_bytes); /* first touched by its owner */
     barrier(m);
     m->call = call_plain;
