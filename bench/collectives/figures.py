@@ -109,6 +109,10 @@ def rows_of(contest):
     return [row_of(contest, size) for size in sorted(sizes)]
 
 
+def name_of(contest):
+    return f"{contest['collective']}, {contest['title']}"
+
+
 def human(size):
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:

@@ -78,7 +78,7 @@ GOALS = [
 class Verdict:
     goal: Goal
     checked: int  # rows
-    misses: list  # (contest's title, size, figure)
+    misses: list  # (contest's name, size, figure)
 
     @property
     def met(self):
@@ -89,11 +89,11 @@ class Verdict:
             return f"{self.goal}: not measured"
         if self.met:
             return f"{self.goal}: met, {self.checked} of {self.checked}"
-        several = len({title for title, _, _ in self.misses}) > 1
-        places = ", ".join(f"{title + ' ' if several else ''}{figures.human(size)} ({figure:.3g})"
-                           for title, size, figure in self.misses)
-        alone = "" if several else f"{self.misses[0][0]}, "
-        return f"{self.goal}: MISSED by {len(self.misses)} of {self.checked}: {alone}{places}"
+        places = {}
+        for name, size, figure in self.misses:
+            places.setdefault(name, []).append(f"{figures.human(size)} ({figure:.3g})")
+        where = "; ".join(f"{name}: {', '.join(sizes)}" for name, sizes in places.items())
+        return f"{self.goal}: MISSED by {len(self.misses)} of {self.checked}: {where}"
 
 
 def judge(goal, contests):
@@ -108,7 +108,7 @@ def judge(goal, contests):
                 continue
             checked += 1
             if not goal.reached(figure):
-                misses.append((contest["title"], row.size, figure))
+                misses.append((figures.name_of(contest), row.size, figure))
     return Verdict(goal, checked, misses)
 
 

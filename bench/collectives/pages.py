@@ -8,13 +8,16 @@ TITLES = {"shm": "Shared memory", "private": "Ordinary memory", "many": "More ra
             "hosts": "Several hosts", "two": "Several ranks a host", "collectives": "The other collectives",
             "wire": "Compressed sums"}
 
+BUSY = 0.1  # of all cores, by others, before anything is measured
+
 METHOD = """\
-Float32; reductions are sums; in place, but for all_to_all. Every rank writes its contribution anew before each timed call, and meets
-the others at a barrier; the time of a call is that of the slowest rank, of a size the median over its calls, which are spread over four
-passes over all sizes. All programs take times so (`cli/bench.c`, `bench/collectives/peers/measure.c`) and check each element of a
-result of every size. A round runs them one after the other, each round another of them first; figures are medians over the
-rounds. GB/s is our busbw as nccl-tests define it. The ratio is our busbw to that of the best peer at that size, beside it the least and
-the greatest of a single round. Nothing is bound to cores but by what a program does by itself. Absolute figures move with the machine's mood: only those of one table compare."""
+Float32; reductions are sums; in place, but for all_to_all. Every rank writes its contribution anew before each timed call, and
+meets the others at a barrier; the time of a call is that of the slowest rank, of a size the median over its calls, which are
+spread over four passes over all sizes. All programs take times so (`cli/bench.c`, `bench/collectives/peers/measure.c`) and
+check each element of a result of every size. A round runs them one after the other, each round another of them first; figures
+are medians over the rounds. GB/s is our busbw as nccl-tests define it. The ratio is our busbw to that of the best peer at that
+size, beside it the least and the greatest of a single round. Nothing is bound to cores but by what a program does by itself.
+Absolute figures move with the machine's mood: only those of one table compare."""
 
 
 def number(value):
@@ -65,8 +68,8 @@ def about(contest):
     lines = []
     if contest.get("link"):
         rates = [rate * 8 / 1e9 for rate in contest["link"]]
-        lines.append(f"One TCP connection carries {statistics.median(rates):.4f} Gbit/s over a link here (iperf3), and the bound is the "
-                     "time that 2(n-1)/n of the buffer takes at that rate.")
+        lines.append(f"One TCP connection carries {statistics.median(rates):.4f} Gbit/s over a link here (iperf3), and the bound "
+                     "is the time that 2(n-1)/n of the buffer takes at that rate.")
     if contest.get("note"):
         lines.append(contest["note"])
     return lines
@@ -76,7 +79,7 @@ def table(contest):
     """For the terminal: columns of text, the first to the left."""
     rows = [head_of(contest), *cells_of(contest)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = [f"{contest['section']}: {contest['collective']}, {contest['title']}", *about(contest)]
+    lines = [f"{contest['section']}: {figures.name_of(contest)}", *about(contest)]
     for row in rows:
         lines.append("  ".join(cell.ljust(width) if k == 0 else cell.rjust(width)
                                for k, (cell, width) in enumerate(zip(row, widths))).rstrip())
@@ -86,9 +89,7 @@ def table(contest):
 def markdown(contest):
     head = head_of(contest)
     lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] + ["--:"] * (len(head) - 1), *cells_of(contest)]]
-    what = f"**{contest['collective']}, {contest['title']}**" if not contest["title"].startswith(contest["collective"]) else \
-        f"**{contest['title']}**"
-    return "\n".join([what, "", *[line + "\n" for line in about(contest)], *lines])
+    return "\n".join([f"**{figures.name_of(contest)}**", "", *[line + "\n" for line in about(contest)], *lines])
 
 
 def goal_lines(contests):
@@ -98,8 +99,8 @@ def goal_lines(contests):
 def page(results, plot):
     """All of docs/BENCH.md. `results`: of each section that was measured, in order."""
     contests = [contest for result in results for contest in result["contests"]]
-    out = ["# The collectives beside Open MPI, MPICH and Gloo", "", f"Written by `make bench` (`bench/collectives/run`). ![]({plot})", "",
-           METHOD, "", "## Goals", ""]
+    out = ["# The collectives beside Open MPI, MPICH and Gloo", "", "Written by `make bench` (`bench/collectives/run`).", "",
+           f"![busbw over the size of the buffer, for each table below]({plot})", "", METHOD, "", "## Goals", ""]
     out += [f"* {line}" for line in goal_lines(contests)]
     for result in results:
         out += ["", f"## {TITLES[result['section']]} (`{result['section']}`)", "", made_on(result)]
@@ -112,4 +113,5 @@ def page(results, plot):
 def made_on(result):
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     rounds = f"{result['rounds']} round{'' if result['rounds'] == 1 else 's'}"
-    return f"{result['date']}, {result['machine']}; {versions}; {rounds}."
+    busy = "" if result["busy"] < BUSY else f" **Other programs took {result['busy']:.0%} of the machine: do not trust these.**"
+    return f"{result['date']}, {result['machine']}; {versions}; {rounds}.{busy}"

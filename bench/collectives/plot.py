@@ -31,8 +31,8 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 text { fill: #e6edf3; }
 .page { fill: #0d1117; }
 .grid { stroke: #30363d; }
-.ours { stroke: #58a6ff; } .openmpi { stroke: #ffa657; } .mpich { stroke: #56d364; } .gloo { stroke: #d2a8ff; } .limit { stroke: #8b949e; }
-.mark { fill: #0d1117; } .ours.mark { fill: #58a6ff; }
+.ours { stroke: #58a6ff; } .openmpi { stroke: #ffa657; } .mpich { stroke: #56d364; } .gloo { stroke: #d2a8ff; }
+.limit { stroke: #8b949e; } .mark { fill: #0d1117; } .ours.mark { fill: #58a6ff; }
 }"""
 
 
@@ -85,7 +85,7 @@ def panel(contest, left, top):
     ticks = decades(min(rates), max(rates))
     x = Scale([row.size for row in rows], left + LEFT, left + WIDTH - RIGHT)
     y = Scale(ticks, top + HEIGHT - BOTTOM, top + TOP)
-    out = [f'<text class="title" x="{left + LEFT}" y="{top + 20}">{escape(contest["collective"])}, {escape(contest["title"])}</text>']
+    out = [f'<text class="title" x="{left + LEFT}" y="{top + 20}">{escape(figures.name_of(contest))}</text>']
     for tick in ticks:
         out.append(f'<line class="grid" x1="{x.first}" x2="{x.last}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         out.append(f'<text x="{x.first - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{label(tick)}</text>')
@@ -123,7 +123,8 @@ def draw(contests):
     width, height = COLUMNS * WIDTH, LEGEND + lines * HEIGHT
     drawn = {name for contest in shown for name in contest["rounds"]}
     names = [name for name in LOOKS if name in drawn] + [LIMIT]
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+           'role="img">',
            "<title>busbw of Ringfold's collectives beside Open MPI, MPICH and Gloo</title>",
            f"<style>\n{STYLE}\n</style>", f'<rect class="page" width="{width}" height="{height}"/>', *legend(names)]
     for k, contest in enumerate(shown):

@@ -56,6 +56,17 @@ def start(words, folder, **more):
             from problem
 
 
+def stop(process):
+    """Asked first, so that who starts others ends them."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
 def finish(who, processes):
     """What the first of them printed, once all have ended well."""
     outputs, until = [], time.monotonic() + DEADLINE_S
@@ -66,9 +77,7 @@ def finish(who, processes):
         raise Failed(f"{who}: not done after {DEADLINE_S} s") from problem
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+            stop(process)
     for process, (_, errors) in zip(processes, outputs):
         if process.returncode:
             said = " / ".join(line for line in errors.strip().splitlines()[-6:] if line.strip())
@@ -165,11 +174,11 @@ def store_on(hosts, folder, key):
             address = json.loads(first)["store"]
         except (ValueError, KeyError) as problem:
             store.terminate()
-            raise Failed(f"the store on {hosts.address(0)}: {(first + store.communicate()[1]).strip()[-300:]}") from problem
+            said = (first + store.communicate()[1]).strip()[-300:]
+            raise Failed(f"the store on {hosts.address(0)} said '{said}' and not where it listens") from problem
         yield address
     finally:
-        store.terminate()
-        store.communicate()
+        stop(store)
 
 
 def ours_on_hosts(hosts, collective, each, sizes, flags=()):

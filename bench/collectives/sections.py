@@ -105,7 +105,7 @@ def collectives(plan):
             peers = peers_in_memory(plan, collective, 2, sizes) if transport == "shm" else \
                 peers_over_tcp(plan, collective, sizes)
             where = "shared memory" if transport == "shm" else "TCP on loopback"
-            yield Contest("collectives", f"{collective}, 2 ranks, {where}", collective, 2,
+            yield Contest("collectives", f"2 ranks, {where}", collective, 2,
                           {**ours(collective, 2, sizes, "--transport", transport), **peers})
 
 

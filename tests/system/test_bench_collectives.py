@@ -83,7 +83,7 @@ def test_goals_pick_sizes_and_tell_what_misses():
     verdict = goals.judge(goal, [made, contest("tcp", Ringfold=[{MI: 1}], Gloo=[{MI: 1}])])
     assert verdict.checked == 2 and not verdict.met
     assert [(size, figure) for _, size, figure in verdict.misses] == [(MI, 2.4)]
-    assert "MISSED by 1 of 2" in str(verdict) and "1 MiB (2.4)" in str(verdict)
+    assert "MISSED by 1 of 2" in str(verdict) and "allreduce, 2 made-up ranks: 1 MiB (2.4)" in str(verdict)
     assert str(goals.judge(goal, [])).endswith("not measured")
 
 
@@ -111,18 +111,23 @@ def test_every_goal_is_of_a_section_and_every_section_has_a_title():
 
 
 def results():
-    sent = {**contest("two", 4), "kind": "bytes", "rounds": {"1 rank a host": [{"100": 110}], "2 ranks a host": [{"100": 220}]}}
+    sent = {**contest("two", 4), "kind": "bytes",
+            "rounds": {"1 rank a host": [{"100": 110}], "2 ranks a host": [{"100": 220}]}}
     made = [contest(references=["memory limit"], Ringfold=[{4: 1, MI: 10}], MPICH=[{4: 2, MI: 20}], memory_limit=[{MI: 9}]),
             contest("hosts", 4, link=[1.2e8], Ringfold=[{64 * KI: 100}], Gloo=[{64 * KI: 180}])]
-    return [{"section": one["section"], "date": "2026-01-02", "machine": "2 cores", "versions": {"MPICH": "4.0"}, "rounds": 1,
-             "contests": [one], "failures": ["Gloo: exit status 1"]} for one in (made[0], made[1], sent)]
+    about = {"date": "2026-01-02", "machine": "2 cores", "versions": {"MPICH": "4.0"}, "rounds": 1, "busy": 0.01}
+    return [{**about, "section": one["section"], "contests": [one], "failures": ["Gloo: exit status 1"]}
+            for one in (made[0], made[1], sent)]
 
 
 def test_the_page_has_what_was_measured_what_misses_and_what_could_not_run():
     page = pages.page(results(), "bench.svg")
-    for text in ("| 1 MiB | 10 | 20 | 9 |", "2.00 (MPICH)", "1.80 (Gloo)", "0.9600 Gbit/s", "| 2 ranks a host | 220 | 2.200 | 2.000 |",
+    for text in ("| 1 MiB | 10 | 20 | 9 |", "2.00 (MPICH)", "1.80 (Gloo)", "0.9600 Gbit/s",
+                 "| 2 ranks a host | 220 | 2.200 | 2.000 |",
                  "2026-01-02, 2 cores; MPICH 4.0; 1 round.", "Could not run: Gloo: exit status 1", "MISSED", "](bench.svg)"):
         assert text in page
+    assert "do not trust" not in page
+    assert "**Other programs took 35% of the machine" in pages.page([{**results()[0], "busy": 0.35}], "bench.svg")
     tables = [row for row in page.splitlines() if row.startswith("|")]
     assert all(row.count("|") >= 5 for row in tables)
 
@@ -162,8 +167,8 @@ def test_the_report_is_written_from_kept_results(tmp_path):
     (tmp_path / "work").mkdir()
     for result in results():
         (tmp_path / "work" / f"{result['section']}.json").write_text(json.dumps(result))
-    done = subprocess.run([ROOT / "bench/collectives/run", "--report", "--work", tmp_path / "work", "--output", tmp_path / "docs"],
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([ROOT / "bench/collectives/run", "--report", "--work", tmp_path / "work", "--output",
+                           tmp_path / "docs"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(goals.GOALS)
     assert (tmp_path / "docs/BENCH.md").read_text() == pages.page(results(), "bench.svg")
