@@ -48,6 +48,7 @@ class Hosts:
             self._limit(self.switch, port)  # and what it receives
 
     def _limit(self, namespace, device):
+        # What the bucket lets through at once flatters short calls; a smaller one loses rate where the cores are busy.
         self._must("ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
                    "burst", "256k", "latency", "50ms")
 
@@ -58,8 +59,8 @@ class Hosts:
             raise programs.Failed(f"{self.count} hosts: '{words[0]}' cannot be run: {problem.strerror}; install iproute2") \
                 from problem
         if done.returncode:
-            raise programs.Failed(f"{self.count} hosts: '{' '.join(words)}' said: {done.stderr.strip()}; network namespaces "
-                                  "need root: run as root, or name the sections to measure without hosts, two and wire")
+            raise programs.Failed(f"{self.count} hosts: '{' '.join(words)}' said: {done.stderr.strip()}; hosts need root and "
+                                  "iproute2: run as root, or name the sections to measure without hosts, two and wire")
 
     def sent_bytes(self, host):
         """What the host's interface has sent to others since it was made."""
