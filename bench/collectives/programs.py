@@ -201,7 +201,8 @@ def ours_on_hosts(hosts, collective, each, sizes, flags=()):
 
 def open_mpi(built, collective, ranks, sizes, flags=()):
     with scratch() as folder:
-        words = ["mpirun.openmpi", *flags, "--oversubscribe", "-n", ranks, built("openmpi"), collective, *sizes.words()]
+        more = ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
+        words = ["mpirun.openmpi", *flags, *more, "-n", ranks, built("openmpi"), collective, *sizes.words()]
         return figures.parse(finish("Open MPI", [start(words, folder)]), "Open MPI")
 
 
