@@ -107,7 +107,7 @@ void call(struct measure *m, size_t count) {
     }
 }
 
-size_t run(int argc, char **argv) {
+size_t run(char **argv) {
     struct measure m = {};
     Peer peer;
     m.rank = std::atoi(argv[1]);
@@ -116,7 +116,7 @@ size_t run(int argc, char **argv) {
     m.call = call;
     m.largest = largest;
     m.context = &peer;
-    measure_parse(&m, argv + 5, argc - 5);
+    measure_parse(&m, argv[5], argv[6], argv[7], argv[8]);
     gloo::transport::tcp::attr address(argv[4]);
     auto device = gloo::transport::tcp::CreateDevice(address);
     gloo::rendezvous::FileStore store(argv[3]);
@@ -134,11 +134,11 @@ size_t run(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     size_t wrong = 0;
-    if (argc < 6) {
+    if (argc != 9) {
         measure_fail("usage: gloo RANK SIZE FOLDER ADDRESS COLLECTIVE MIN MAX FACTOR");
     }
     try {
-        wrong = run(argc, argv);
+        wrong = run(argv);
     } catch (const std::exception &e) {
         measure_fail(e.what());
     }

@@ -172,8 +172,6 @@ int main(int argc, char **argv) {
     pthread_t started[MOST_THREADS];
     int wrong = 0;
 
-    char *words[] = {"allreduce", argc == 5 ? argv[2] : "", argc == 5 ? argv[3] : "",
-                     argc == 5 ? argv[4] : ""};
     threads = argc == 5 ? atoi(argv[1]) : 0;
     if (threads < 1 || threads > MOST_THREADS) {
         measure_fail("usage: limits THREADS MIN MAX FACTOR, with 1 to 64 threads");
@@ -181,7 +179,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < threads; k++) {
         ranks[k] =
             (struct measure){.rank = k, .size = threads, .barrier = barrier, .largest = largest};
-        measure_parse(&ranks[k], words, 4);
+        measure_parse(&ranks[k], "allreduce", argv[2], argv[3], argv[4]);
     }
     for (int k = 0; k < threads; k++) {
         if (pthread_create(&started[k], NULL, work, &ranks[k])) {

@@ -46,19 +46,17 @@ static size_t number(const char *text) {
     return (size_t)value;
 }
 
-void measure_parse(struct measure *m, char **words, int count) {
-    if (count != 4) {
-        measure_fail("usage: … COLLECTIVE MIN MAX FACTOR");
-    }
+void measure_parse(struct measure *m, const char *coll, const char *min, const char *max,
+                   const char *factor) {
     m->coll = COLL_COUNT;
     for (int k = 0; k < COLL_COUNT; k++) {
-        if (!strcmp(words[0], names[k])) {
+        if (!strcmp(coll, names[k])) {
             m->coll = (enum coll)k;
         }
     }
-    m->min_bytes = number(words[1]);
-    m->max_bytes = number(words[2]);
-    m->factor = number(words[3]);
+    m->min_bytes = number(min);
+    m->max_bytes = number(max);
+    m->factor = number(factor);
     if (m->coll == COLL_COUNT || m->max_bytes < m->min_bytes || m->factor < 2) {
         measure_fail("usage: allreduce|all_gather|reduce_scatter|broadcast|all_to_all MIN MAX "
                      "FACTOR, and FACTOR is at least 2");

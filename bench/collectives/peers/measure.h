@@ -44,7 +44,8 @@ struct measure {
 
 /* COLLECTIVE MIN MAX FACTOR, as they stand on the command line; ends the program where they are no
  * such thing. */
-void measure_parse(struct measure *m, char **words, int count);
+void measure_parse(struct measure *m, const char *coll, const char *min, const char *max,
+                   const char *factor);
 
 /* Memory whose pages are there; ends the program where there is none. */
 float *measure_memory(size_t bytes);

@@ -55,7 +55,10 @@ int main(int argc, char **argv) {
     must(MPI_Init(&argc, &argv), "MPI_Init failed");
     must(MPI_Comm_rank(MPI_COMM_WORLD, &m.rank), "MPI_Comm_rank failed");
     must(MPI_Comm_size(MPI_COMM_WORLD, &m.size), "MPI_Comm_size failed");
-    measure_parse(&m, argv + 1, argc - 1);
+    if (argc != 5) {
+        measure_fail("usage: mpirun -n N mpi COLLECTIVE MIN MAX FACTOR");
+    }
+    measure_parse(&m, argv[1], argv[2], argv[3], argv[4]);
     if (m.max_bytes / sizeof(float) > INT_MAX) {
         measure_fail("MAX is more than an MPI call's count holds");
     }

@@ -97,9 +97,10 @@ int main(int argc, char **argv) {
     struct sockaddr_in address;
     int one = 1;
 
-    char *words[] = {"allreduce", argc == 4 ? argv[1] : "", argc == 4 ? argv[2] : "",
-                     argc == 4 ? argv[3] : ""};
-    measure_parse(&m, words, 4);
+    if (argc != 4) {
+        measure_fail("usage: tcp_limit MIN MAX FACTOR");
+    }
+    measure_parse(&m, "allreduce", argv[1], argv[2], argv[3]);
     int listener = listen_on_loopback(&address);
     pid_t child = fork();
     if (child < 0) {
