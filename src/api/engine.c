@@ -13,7 +13,14 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { PAUSE_US = 5, SPIN_US = 50, CROWDED_SPIN_US = 4, LINGER_MS = 3, LOOK_US = 20, BUSY_LOOK_MS = 5 };
+enum {
+    PAUSE_US = 5,
+    SPIN_US = 50,
+    CROWDED_SPIN_US = 4,
+    LINGER_MS = 3,
+    LOOK_US = 20,
+    BUSY_LOOK_MS = 5
+};
 
 struct rf__engine {
     struct rf__group *group;
@@ -180,6 +187,17 @@ static void relax(const struct rf__engine *engine, int64_t waited_ns) {
         __builtin_ia32_pause();
 #endif
     }
+}
+
+bool rf__engine_rush(struct rf__engine *engine, const struct rf__op *op, int64_t now) {
+    if (engine->polling || !rf__group_rush(engine->group, op, now)) {
+        return false;
+    }
+    engine->driven = now;
+    if (!rf__group_is_idle(engine->group)) {
+        wake_engine(engine);
+    }
+    return true;
 }
 
 int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), void *context,

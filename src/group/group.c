@@ -10,7 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LEAVE_MS = 1000, SUSPICION_MS = 1000, BY_HOSTS_FROM = 8 << 10 };
+enum {
+    LEAVE_MS = 1000,
+    SUSPICION_MS = 1000,
+    BY_HOSTS_FROM = 8 << 10,
+    TIMED_BYTES = 4096,
+    RUSH_WITHIN_US = 1000,
+    RUSH_LOOKS = 100
+};
 
 void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
                    enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm) {
@@ -58,10 +65,16 @@ static void give_back(struct rf__group *group, struct rf__op *op) {
     group->free_ops = op;
 }
 
+static size_t call_bytes(const struct rf__op *op) {
+    return op->params.call.count * rf_type_size(op->params.call.type);
+}
+
 void rf__op_finish(struct rf__group *group, struct rf__op *op, int result) {
     op->state = RF__OP_DONE;
     op->result = result;
-    op->ended = group->options.clock ? group->options.clock->now(group->options.clock) : group->now;
+    op->ended = group->options.clock && call_bytes(op) > TIMED_BYTES
+                    ? group->options.clock->now(group->options.clock)
+                    : group->now;
     if (op->released) {
         give_back(group, op);
     }
@@ -324,10 +337,6 @@ static bool serve_links(struct rf__group *group) {
     return moved;
 }
 
-static size_t call_bytes(const struct rf__op *op) {
-    return op->params.call.count * rf_type_size(op->params.call.type);
-}
-
 static enum rf_link link_of(const struct rf__group *group) {
     return group->shared.usable ? RF_LINK_SHM : RF_LINK_TCP;
 }
@@ -418,6 +427,29 @@ static bool run_calls(struct rf__group *group) {
         moved = true;
     }
     return moved;
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now) {
+    if (!group->shared.usable || now - group->stepped > RUSH_WITHIN_US * 1000) {
+        return false;
+    }
+    group->now = now;
+    for (int k = 0; k < RUSH_LOOKS && group->state == RF__GROUP_RUNNING; k++) {
+        bool moved = run_calls(group);
+        if (op->state == RF__OP_DONE) {
+            return true;
+        }
+        if (!moved) {
+            relax();
+        }
+    }
+    return false;
 }
 
 int rf__group_step(struct rf__group *group, int64_t now) {

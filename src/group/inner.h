@@ -134,6 +134,7 @@ struct rf__shared_run {
     bool usable; /* all ranks are on one host */
     struct rf__team team;
     uint64_t post; /* calls that went over the boards; the number of the one that runs */
+    bool untold;   /* something was published, and who sleeps was not woken yet */
     enum rf__shared_phase phase;
     enum rf__shared_mode mode;
     int waiting; /* every rank below has arrived */
