@@ -30,6 +30,9 @@ void rf__ddp_drain(struct rf_ddp *ddp) {
         drain(ddp, &ddp->op[k]);
     }
     ddp->attempt.finished = ddp->attempt.started;
+    if (ddp->compress) {
+        rf__compress_drain(ddp->compress);
+    }
     rf__ddp_heal_drain(ddp);
 }
 

@@ -156,11 +156,32 @@ bool rf__ddp_is_permutation(struct rf_ddp *ddp, const uint32_t *order) {
     return valid;
 }
 
+/* What compression has lost of each tensor moves with its gradient: out into the averages, which
+ * nobody reads any more, tensor by tensor, and back in to where they lie now. */
+static void carry_lost(struct rf_ddp *ddp, float *lost, bool out) {
+    float *at = ddp->averages;
+
+    for (int t = 0; t < ddp->tensors; t++) {
+        float *place = lost + ddp->slot[t].offset;
+        memcpy(out ? at : place, out ? place : at, ddp->count[t] * sizeof *at);
+        at += ddp->count[t];
+    }
+}
+
 static void adopt_order(struct rf_ddp *ddp) {
+    float *lost = ddp->compress ? rf__compress_move(ddp->compress) : NULL;
+
+    if (lost) {
+        carry_lost(ddp, lost, true);
+        memset(lost, 0, ddp->floats * sizeof *lost);
+    }
     for (int k = 0; k < ddp->tensors; k++) {
         ddp->order[k] = (int)ddp->control.order[k];
     }
     rf__ddp_lay_out(ddp);
+    if (lost) {
+        carry_lost(ddp, lost, false);
+    }
     ddp->reorder = false;
 }
 
@@ -184,6 +205,9 @@ static void open_work(struct rf_ddp *ddp) {
     ddp->reorder = false;
     memset(ddp->gradients, 0, ddp->floats * sizeof(float));
     memset(ddp->control.done, 0, bitmap_bytes(ddp));
+    if (ddp->compress) {
+        rf__compress_unit(ddp->compress);
+    }
     ddp->work = (struct rf__ddp_work){
         .open = true, .retries = ddp->work.retries, .began = rf__ddp_now(ddp)};
 }
@@ -196,6 +220,10 @@ static void reset_ready(struct rf_ddp *ddp) {
         ddp->missing[k] = ddp->bucket[k].tensors;
     }
     ddp->observed = 0;
+    if (ddp->compress) {
+        rf__compress_attempt(ddp->compress, ddp->bucket, ddp->buckets, ddp->gradients,
+                             ddp->averages, ddp->control.divisor);
+    }
 }
 
 static int open_attempt(struct rf_ddp *ddp, struct rf_error *err) {
@@ -397,10 +425,24 @@ static int start_bucket(struct rf_ddp *ddp, struct rf_error *err) {
     return 0;
 }
 
+/* The same where buckets are compressed, each in several operations. */
+static int pump_compressed(struct rf_ddp *ddp, struct rf_error *err) {
+    int ready = 0;
+
+    while (ready < ddp->buckets && ddp->missing[ready] == 0) {
+        ready++;
+    }
+    int rc = rf__compress_pump(ddp->compress, ready);
+    return rc ? rf__ddp_fail(ddp, rc, rf__ddp_context(ddp, "averaging gradients").text, err) : 0;
+}
+
 int rf__ddp_start_complete(struct rf_ddp *ddp, struct rf_error *err) {
     struct rf__ddp_attempt *attempt = &ddp->attempt;
     int rc = 0;
 
+    if (ddp->compress) {
+        return pump_compressed(ddp, err);
+    }
     while (rc == 0 && attempt->started < ddp->buckets && ddp->missing[attempt->started] == 0 &&
            attempt->started - attempt->finished < RF__DDP_IN_FLIGHT) {
         rc = start_bucket(ddp, err);
