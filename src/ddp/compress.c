@@ -26,10 +26,10 @@
 #include <string.h>
 
 enum {
-    PIECE_FLOATS = 1 << 21, /* 2 MiB in 8 bits: long against the time to start an operation, short
-                               against a step; whole blocks */
-    SLOTS = 3,              /* pieces under way: two travel, one is unpacked or packed */
-    LEAST_BLOCKS = 16       /* for each rank: padding is then 1/16 at most */
+    PIECE_BYTES = 1 << 21, /* as it travels: long against the time to start an operation, short
+                              against a step */
+    SLOTS = 3,             /* pieces under way: two travel, one is unpacked or packed */
+    LEAST_BLOCKS = 16      /* for each rank: padding is then 1/16 at most */
 };
 
 enum kind { PLAIN, HALF, BYTES };
@@ -55,7 +55,7 @@ struct rf__compress {
     struct rf__runner *runner;
     enum rf_wire wire;
     enum rf_algorithm algorithm;
-    size_t floats;
+    size_t floats, piece_floats;
 
     float *lost, *owned; /* by place in the block; NULL in bfloat16 */
     void *memory;        /* the slots' */
@@ -105,13 +105,13 @@ static size_t padded(size_t bytes) {
 }
 
 static int allocate_slots(struct rf__compress *c, struct rf_error *err) {
-    size_t largest = c->floats < PIECE_FLOATS ? c->floats : PIECE_FLOATS;
+    size_t largest = c->floats < c->piece_floats ? c->floats : c->piece_floats;
     int elastic_size = c->runner->elastic ? c->runner->max_size : c->runner->size;
     size_t blocks = rf__pack_blocks(largest) + (size_t)(elastic_size > 0 ? elastic_size : 0);
     bool bytes = c->wire == RF_WIRE_INT8;
     size_t each = padded(bytes ? rf__pack_bytes(blocks) : largest * sizeof(uint16_t));
 
-    c->memory_bytes = each * SLOTS * (bytes ? 2 : 1);
+    c->memory_bytes = each * SLOTS * 2;
     int rc = c->runner->ops->alloc(c->runner, c->memory_bytes, &c->memory, err);
     if (rc) {
         c->memory = NULL;
@@ -119,7 +119,7 @@ static int allocate_slots(struct rf__compress *c, struct rf_error *err) {
     }
     for (size_t s = 0; s < SLOTS; s++) {
         c->send[s] = (unsigned char *)c->memory + s * each;
-        c->recv[s] = bytes ? c->send[s] + SLOTS * each : NULL;
+        c->recv[s] = c->send[s] + SLOTS * each;
     }
     return 0;
 }
@@ -127,11 +127,15 @@ static int allocate_slots(struct rf__compress *c, struct rf_error *err) {
 int rf__compress_create(struct rf__runner *runner, const struct rf__compress_options *options,
                         struct rf__compress **out, struct rf_error *err) {
     struct rf__compress *c = rf__alloc(1, sizeof *c);
-    size_t pieces = options->floats / PIECE_FLOATS + (size_t)options->runs;
+    size_t element = options->wire == RF_WIRE_BF16 ? sizeof(uint16_t) : 1;
+    size_t piece = options->piece_floats ? options->piece_floats : PIECE_BYTES / element;
+    size_t pieces = options->floats / piece + (size_t)options->runs;
     int rc = 0;
 
     RF_ASSERT(options->wire != RF_WIRE_NONE && options->runs >= 1);
+    RF_ASSERT(piece % RF__PACK_BLOCK == 0);
     if (c) {
+        c->piece_floats = piece;
         c->runner = runner;
         c->wire = options->wire;
         c->algorithm = options->algorithm;
@@ -215,17 +219,24 @@ static enum kind kind_of(const struct rf__compress *c, size_t count) {
     return c->wire == RF_WIRE_BF16 ? HALF : BYTES;
 }
 
+/* The pieces of a run of `count` are equal, and whole blocks but for the last. */
+static size_t piece_count(const struct rf__compress *c, size_t count) {
+    size_t pieces = (count + c->piece_floats - 1) / c->piece_floats;
+    return rf__pack_blocks((count + pieces - 1) / pieces) * RF__PACK_BLOCK;
+}
+
 /* The borders of pieces do not depend on the group's size: `fed` stays true of the same elements.
  */
 static void lay_out(struct rf__compress *c, const struct rf__bucket *run, int runs) {
     c->pieces = 0;
     for (int r = 0; r < runs; r++) {
-        for (size_t at = 0; at < run[r].count; at += PIECE_FLOATS) {
+        size_t each = piece_count(c, run[r].count);
+        for (size_t at = 0; at < run[r].count; at += each) {
             size_t left = run[r].count - at;
             RF_ASSERT(c->pieces < c->room);
             struct piece *p = &c->piece[c->pieces++];
             p->offset = run[r].offset + at;
-            p->count = left < PIECE_FLOATS ? left : PIECE_FLOATS;
+            p->count = left < each ? left : each;
             p->run = r;
             p->kind = kind_of(c, p->count);
             p->stage = WAITING;
@@ -288,7 +299,7 @@ static int start_half(struct rf__compress *c, struct piece *p, int slot) {
                            .type = RF_BF16,
                            .redop = RF_SUM,
                            .send = c->send[slot],
-                           .recv = c->send[slot],
+                           .recv = c->recv[slot],
                            .count = p->count,
                            .algorithm = c->algorithm};
 
@@ -382,7 +393,7 @@ static void advance(struct rf__compress *c, int i) {
         p->stage = TURNED;
     } else {
         if (p->kind == HALF) {
-            rf__widen(RF_BF16, c->out + p->offset, c->send[slot], p->count);
+            rf__widen(RF_BF16, c->out + p->offset, c->recv[slot], p->count);
         }
         p->stage = DONE;
     }

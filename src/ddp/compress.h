@@ -26,6 +26,7 @@ struct rf__compress_options {
     enum rf_algorithm algorithm; /* of allreduces */
     size_t floats;               /* of the block */
     int runs;                    /* at most */
+    size_t piece_floats;         /* 0: as fits networks; else whole blocks of 256 (tests) */
 };
 
 int rf__compress_create(struct rf__runner *runner, const struct rf__compress_options *options,
