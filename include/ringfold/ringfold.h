@@ -15,5 +15,6 @@
 #include <ringfold/train.h>
 #include <ringfold/types.h>
 #include <ringfold/version.h>
+#include <ringfold/wire.h>
 
 #endif
