@@ -322,14 +322,7 @@ static int compare_wires(const struct rf_ddp *ddp, struct rf_error *err) {
     if (odd >= ddp->runner->size) {
         return 0;
     }
-    uint64_t wire = digests[odd * RF__DDP_DIGESTS];
-    (void)rf__fail(err, RF_EMISMATCH, 0,
-                   "gradients of rank %d of %d travel as '%s', those of rank 0 as '%s': give all "
-                   "workers the same compression",
-                   odd, ddp->runner->size,
-                   wire < RF_WIRE_COUNT ? rf_wire_name((enum rf_wire)wire) : "?",
-                   digests[0] < RF_WIRE_COUNT ? rf_wire_name((enum rf_wire)digests[0]) : "?");
-    err->rank = odd;
+    rf__ddp_fail_wires(ddp, odd, digests[odd * RF__DDP_DIGESTS], digests[0], err);
     return RF_EMISMATCH;
 }
 

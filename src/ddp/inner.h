@@ -255,6 +255,10 @@ int rf__ddp_broken(const struct rf_ddp *ddp, struct rf_error *err);
 int rf__ddp_run(struct rf_ddp *ddp, const struct rf_call *call, const char *context,
                 struct rf_error *err);
 
+/* Fills `err`: gradients of rank `odd` travel as another type than those of rank 0. */
+void rf__ddp_fail_wires(const struct rf_ddp *ddp, int odd, uint64_t wire, uint64_t first,
+                        struct rf_error *err);
+
 /* Elastic: tells of what happened in `unit`. */
 void rf__ddp_tell(struct rf_ddp *ddp, uint64_t unit, struct rf_event event);
 

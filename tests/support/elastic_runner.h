@@ -115,8 +115,9 @@ struct world {
     struct rf_error cause; /* of the last generation's end */
     uint64_t committed[WORLD_UNITS];
     bool known[WORLD_UNITS];
-    bool ends_all; /* the first worker that is done ends the job for whoever comes to reform */
-    int met, sent; /* meetings and messages so far */
+    bool may_differ; /* what the workers train */
+    bool ends_all;   /* the first worker that is done ends the job for whoever comes to reform */
+    int met, sent;   /* meetings and messages so far */
     int generations_seen, live_ops, live_memory, mismatches, regroups, put_out;
     struct fault fault[WORLD_FAULTS];
 };
@@ -659,7 +660,8 @@ static void world_enter(struct rf__runner *runner, uint64_t config, bool may_rol
     w->entered = true;
     w->may_roll_back = may_roll_back;
     w->config = config;
-    if (config != w->world->worker[0].config && w->world->worker[0].entered) {
+    if (config != w->world->worker[0].config && w->world->worker[0].entered &&
+        !w->world->may_differ) {
         world_wrong(w->world, "another configuration");
     }
     pthread_mutex_unlock(&w->world->lock);

@@ -3,7 +3,7 @@
  * 8 bits the losses of many steps do not add up.
  *
  * cmocka's assertions may not be used on the ranks' threads: there CHECK counts. */
-#include "base/rng.h"
+#include "coll/pack.h"
 #include "ddp/compress.h"
 #include "ddp/ddp.h"
 #include "support/threaded_runner.h"
@@ -51,6 +51,7 @@ struct sums {
     struct rf__bucket run[MOST_TENSORS];
     size_t floats;
     float *out[RUNNER_RANKS];
+    double sent;  /* bytes, by each rank */
     int kinds[3]; /* operations of rank 0: allreduce, all_to_all, all_gather */
 };
 
@@ -152,6 +153,9 @@ static void run_sums(struct sums *s, enum rf_wire wire, int size) {
     memset(s->kinds, 0, sizeof s->kinds);
     for (int i = 0; i < s->group.members[0].started; i++) {
         const struct rf_call *call = &s->group.meetings[i].call;
+        double others = size - 1;
+        double share = call->coll == RF_COLL_ALLREDUCE ? 2 * others / size : others;
+        s->sent += share * (double)(call->count * rf_type_size(call->type));
         s->kinds[call->coll == RF_COLL_ALLREDUCE ? 0 : call->coll == RF_COLL_ALL_TO_ALL ? 1 : 2]++;
     }
     for (int rank = 0; rank < size; rank++) {
@@ -194,6 +198,21 @@ static void what_is_begun_again_takes_nothing_twice(void **state) {
         add_run(&s, 300);
         add_run(&s, 40000);
         run_sums(&s, RF_WIRE_INT8, size);
+    }
+}
+
+/* What one rank of two sends for a bucket, next to float32. */
+static void bytes_are_a_half_and_a_quarter(void **state) {
+    (void)state;
+    for (int wire = RF_WIRE_BF16; wire <= RF_WIRE_INT8; wire++) {
+        for (int size = 2; size <= 6; size++) {
+            struct sums s = {.rounds = 1, .piece = 51200};
+            size_t least = (size_t)16 * RF__PACK_BLOCK * (size_t)size;
+            add_run(&s, least + 1); /* about the smallest that is packed */
+            run_sums(&s, (enum rf_wire)wire, size);
+            double plain = 8.0 * (double)(least + 1) * (size - 1) / size;
+            assert_true(s.sent / plain <= (wire == RF_WIRE_BF16 ? 0.501 : 0.27));
+        }
     }
 }
 
@@ -564,6 +583,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_the_oracle_s),
         cmocka_unit_test(what_is_begun_again_takes_nothing_twice),
+        cmocka_unit_test(bytes_are_a_half_and_a_quarter),
         cmocka_unit_test(losses_do_not_add_up),
         cmocka_unit_test(bfloat16_rounds_each_average),
         cmocka_unit_test(without_overlap_the_bits_are_the_same),

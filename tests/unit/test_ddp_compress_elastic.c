@@ -35,6 +35,7 @@ struct state {
 struct job {
     struct world world;
     enum rf_wire wire;
+    int odd; /* it compresses in another way; -1: nobody */
     int starts[WORKERS];
 
     pthread_mutex_t lock;
@@ -129,7 +130,7 @@ static int live_once(struct job *job, int id, bool fresh) {
     options.shards = SHARDS;
     options.hash_every = 1;
     options.first_bucket_bytes = options.bucket_bytes = 4096;
-    options.wire = job->wire;
+    options.wire = id == job->odd ? RF_WIRE_BF16 : job->wire;
     CHECK(rf__ddp_create(&w->base, &options, &ddp, NULL) == 0);
     CHECK(rf__ddp_register(ddp, "marks", state->marks, SHARDS, NULL) == 0);
     CHECK(rf__ddp_register(ddp, "wide", state->wide, WIDE, NULL) == 0);
@@ -177,6 +178,7 @@ static struct job *new_job(enum rf_wire wire) {
     world_open(&job->world, WORKERS, WORKERS);
     pthread_mutex_init(&job->lock, NULL);
     job->wire = wire;
+    job->odd = -1;
     for (int id = 0; id < WORKERS; id++) {
         job->starts[id] = 1;
         job->state[id] = calloc(1, sizeof *job->state[id]);
@@ -217,10 +219,9 @@ static void check_state(const struct job *job, const struct state *state) {
     assert_true(worst > 1e-5); /* something was rounded at all */
 }
 
-/* Whoever finished holds the same, and it is right. */
-static void run_job(struct job *job, unsigned dead) {
+/* Whatever came of it, nothing is left over and the oracle was content. */
+static void run_workers(struct job *job) {
     struct thread threads[WORKERS];
-    int first = -1;
 
     atomic_store(&failed_checks, 0);
     alarm(120);
@@ -236,6 +237,13 @@ static void run_job(struct job *job, unsigned dead) {
     assert_int_equal(job->world.mismatches, 0);
     assert_int_equal(job->world.live_ops, 0);
     assert_int_equal(job->world.live_memory, 0);
+}
+
+/* Whoever finished holds the same, and it is right. */
+static void run_job(struct job *job, unsigned dead) {
+    int first = -1;
+
+    run_workers(job);
     for (int id = 0; id < WORKERS; id++) {
         assert_int_equal(job->world.worker[id].events[RF_EVENT_DIVERGED], 0);
         if (!(dead & 1u << id) && !job->finished[id]) {
@@ -313,12 +321,31 @@ static void who_comes_back_is_healed(void **state) {
     assert_true(healed > 3);
 }
 
+/* One has another option: all end with both values, and nobody trains on with either. */
+static void different_compression_is_named(void **state) {
+    (void)state;
+    for (int odd = 1; odd < WORKERS; odd++) {
+        struct job *job = new_job(RF_WIRE_INT8);
+        job->odd = odd;
+        job->world.may_differ = true;
+        run_workers(job);
+        for (int id = 0; id < WORKERS; id++) {
+            assert_int_equal(job->code[id], RF_EMISMATCH);
+            assert_int_equal(job->error[id].rank, odd);
+            assert_non_null(
+                strstr(job->error[id].text, "of 3 travel as 'bf16', those of rank 0 as 'int8'"));
+        }
+        free_job(job);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_happens_and_all_commit),
         cmocka_unit_test(one_dies_at_every_point),
         cmocka_unit_test(a_meeting_is_cut_for_each_set_of_members),
         cmocka_unit_test(who_comes_back_is_healed),
+        cmocka_unit_test(different_compression_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
