@@ -3,7 +3,7 @@
 
 #if defined(__x86_64__)
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #include "coll/pack_loops.inc"
 
 const struct rf__pack_kernels *rf__pack_kernels_avx512(void) {

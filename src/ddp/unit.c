@@ -78,6 +78,7 @@ static int refuse_wire(struct rf_ddp *ddp, int odd, unsigned wire, unsigned firs
     struct rf_error cause;
 
     rf__ddp_fail_wires(ddp, odd, wire, first, &cause);
+    cause.rank = ddp->runner->rank; /* its own failure as much as the other's */
     if (ops->start(ddp->runner, &params, &op) == 0) {
         (void)ops->wait(ddp->runner, op, -1, NULL);
     }
