@@ -43,7 +43,7 @@ struct settings {
     enum rf_algorithm algorithm;
     enum rf_wire wire;
     const char *transport; /* NULL: as the environment says */
-    bool private_memory, out_of_place, check, json;
+    bool private_memory, out_of_place, check, json, verbose;
     bool have_coll, have_redop;
 };
 
@@ -118,6 +118,7 @@ static const struct argp_option flags[] = {
     {"out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Results into a second buffer", 0},
     {"check", KEY_CHECK, "0|1", 0, "Verify the results after timing (1)", 0},
     {"json", KEY_JSON, NULL, 0, "One JSON object a line, and nothing else", 0},
+    {"verbose", 'v', NULL, 0, "Say which algorithm is chosen, and why, on stderr", 0},
     {0}};
 
 static void parse_size(struct argp_state *state, const char *text, uint64_t *out) {
@@ -164,6 +165,8 @@ static void parse_names(int key, struct argp_state *state, const char *text, str
 }
 
 static void check_settings(struct argp_state *state, const struct settings *s) {
+    char names[RF_ALGORITHMS_TEXT];
+
     if (!s->have_coll) {
         argp_error(state, "say which collective: allreduce, all_gather, reduce_scatter, …");
     } else if (s->max_bytes < s->min_bytes) {
@@ -177,6 +180,12 @@ static void check_settings(struct argp_state *state, const struct settings *s) {
     } else if (!rf_redop_valid(s->redop, s->type)) {
         argp_error(state, "'%s' is not defined for %s", rf_redop_name(s->redop),
                    rf_type_name(s->type));
+    } else if (s->algorithm != RF_ALGORITHM_AUTO && s->coll == SENDRECV) {
+        argp_error(state, "sendrecv has no algorithm");
+    } else if (s->algorithm != RF_ALGORITHM_AUTO &&
+               !rf_algorithm_covers((enum rf_coll)s->coll, s->algorithm)) {
+        argp_error(state, "algorithm %s does not cover %s: %s can", rf_algorithm_name(s->algorithm),
+                   collectives[s->coll].name, rf_algorithms_covering((enum rf_coll)s->coll, names));
     }
 }
 
@@ -231,6 +240,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
         break;
     case KEY_JSON:
         s->json = true;
+        break;
+    case 'v':
+        s->verbose = true;
         break;
     case ARGP_KEY_ARG:
         if (s->have_coll) {
@@ -568,6 +580,14 @@ static void print_end(const struct bench *b) {
 
 /* -------- set-up -------- */
 
+/* What was chosen is the same on all: rank 0 tells of it. */
+static void on_choice(void *context, const char *line) {
+    struct rf_comm **comm = context;
+    if (*comm && rf_rank(*comm) == 0) {
+        fprintf(stderr, "%s\n", line);
+    }
+}
+
 static int join(const struct settings *s, struct rf_comm **out, struct rf_error *err) {
     struct rf_options options;
     rf_options_init(&options);
@@ -578,6 +598,8 @@ static int join(const struct settings *s, struct rf_comm **out, struct rf_error 
                                 : !strcmp(s->transport, "tcp") ? RF_TRANSPORT_TCP
                                                                : RF_TRANSPORT_AUTO;
         }
+        options.choice = s->verbose ? on_choice : NULL;
+        options.choice_context = out;
         rc = rf_comm_create(&options, out, err);
     }
     return rc;

@@ -123,7 +123,7 @@ static int parse_algorithm(const char *text, struct arguments *a) {
     char next[LIST_MAX] = "there are: naive";
 
     if (rf_algorithm_parse(text, &a->plan.algorithm) == 0 &&
-        a->plan.algorithm != RF_ALGORITHM_AUTO && a->plan.algorithm != RF_ALGORITHM_SHARED) {
+        a->plan.algorithm != RF_ALGORITHM_AUTO && a->plan.algorithm < RF_ALGORITHM_SHARED) {
         a->alone = true;
         return 0;
     }

@@ -58,6 +58,8 @@ static const struct setting table[TRAIN_SETTINGS] = {
      "what gradients travel as: none, bf16 or int8, which makes up for what it loses (none)", TEXT,
      OWN(compress)},
     {"transport", "NAME", "auto, shm or tcp (auto)", TEXT, OWN(transport)},
+    {"algorithm", "NAME", "of collectives that can use it: ring, direct, tree, ...; auto (auto)",
+     TEXT, OWN(algorithm)},
     {"log", "FILE", "write each step and at last a summary to FILE, as JSON lines", TEXT, OWN(log)},
     {"save", "FILE", "where the trained weights go (model.safetensors in the run folder)", TEXT,
      OWN(save)},
@@ -227,6 +229,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'q':
         settings->quiet = true;
         return 0;
+    case 'v':
+        settings->verbose = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num) {
             argp_error(state, "one model is trained, and '%s' is one more", arg);
@@ -253,8 +258,9 @@ static int environment_read(struct train_settings *settings, struct rf_error *er
     char name[64];
 
     for (int i = 0; i < FLAGS; i++) {
-        if (settings->sources[i] == TRAIN_FLAG || !strcmp(table[i].name, "transport")) {
-            continue; /* the library reads RINGFOLD_TRANSPORT itself */
+        if (settings->sources[i] == TRAIN_FLAG || !strcmp(table[i].name, "transport") ||
+            !strcmp(table[i].name, "algorithm")) {
+            continue; /* the library reads these itself */
         }
         const char *text = getenv(variable_name(&table[i], name));
         if (text && text[0] && setting_set(settings, i, text, TRAIN_ENVIRONMENT)) {
@@ -306,7 +312,7 @@ static int divergence_read(struct train_settings *settings, struct rf_error *err
 }
 
 int train_settings_read(struct train_settings *settings, int argc, char **argv, bool quiet_errors) {
-    struct argp_option options[FLAGS + 2] = {{0}};
+    struct argp_option options[FLAGS + 3] = {{0}};
     struct argp argp = {options, parse_option, "MODEL", doc, NULL, NULL, NULL};
     struct rf_error err = {0};
 
@@ -317,6 +323,8 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
             (struct argp_option){table[i].name, KEY_BASE + i, table[i].arg, 0, table[i].help, 0};
     }
     options[FLAGS] = (struct argp_option){"quiet", 'q', NULL, 0, "print nothing but errors", 0};
+    options[FLAGS + 1] = (struct argp_option){
+        "verbose", 'v', NULL, 0, "say which algorithms are chosen, and why, on stderr", 0};
     if (argp_parse(&argp, argc, argv, quiet_errors ? ARGP_SILENT : 0, NULL, settings)) {
         return quiet_errors ? -1 : EX_USAGE;
     }

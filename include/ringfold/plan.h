@@ -16,7 +16,7 @@ struct rf_plan;
 
 struct rf_plan_options {
     enum rf_coll coll;
-    enum rf_algorithm algorithm; /* not AUTO, not SHARED */
+    enum rf_algorithm algorithm; /* not AUTO, SHARED, HIERARCHICAL */
     int size;                    /* 1 … RF_PLAN_MAX_RANKS */
     int root;
     size_t count; /* elements as in struct rf_call */

@@ -52,7 +52,8 @@ extern "C" {
 
 /* How a collective is carried out. AUTO lets the library choose; a collective that an algorithm
  * does not cover refuses it with RF_EUNSUPPORTED. SHARED is the path through shared memory, not a
- * schedule of messages. */
+ * schedule of messages. HIERARCHICAL, for allreduce on several hosts with equally many ranks:
+ * inside the hosts first, then from host to host. */
 #define RF_ALGORITHM_LIST(X)                                                                       \
     X(AUTO, auto)                                                                                  \
     X(NAIVE, naive)                                                                                \
@@ -62,7 +63,8 @@ extern "C" {
     X(RECURSIVE_DOUBLING, recursive_doubling)                                                      \
     X(RABENSEIFNER, rabenseifner)                                                                  \
     X(TREE, tree)                                                                                  \
-    X(SHARED, shared)
+    X(SHARED, shared)                                                                              \
+    X(HIERARCHICAL, hierarchical)
 
 /* What sums of float32 travel as, between the members that form them (docs/WIRE.md). BF16 is
  * rounded once on the way to a sum and once on the way back; INT8 is 8 bits an element and a scale

@@ -34,8 +34,9 @@ struct rf_comm {
     struct rf__faulty_blobs *storage; /* the saver's, where failures are rehearsed */
     enum rf_algorithm last_algorithm;
     const char *transport;
-    int rank, size;        /* as the caller is told */
-    int ids[RF_MAX_RANKS]; /* of the generation taken over */
+    struct rf_tuning *tuning; /* NULL: the library's own table */
+    int rank, size;           /* as the caller is told */
+    int ids[RF_MAX_RANKS];    /* of the generation taken over */
     bool healed[RF_MAX_RANKS];
     void **memory; /* from rf_mem_alloc, where none is shared */
     size_t memory_count, memory_room;
@@ -472,6 +473,18 @@ static int meet(struct rf_comm *comm, struct rf_error *err) {
     return rc;
 }
 
+/* The table that the options name. */
+static int load_tuning(struct rf_comm *comm, struct rf_error *err) {
+    int rc = 0;
+
+    if (comm->options.tuning[0]) {
+        comm->tuning = rf__alloc(1, sizeof *comm->tuning);
+        rc = comm->tuning ? rf_tuning_load(comm->options.tuning, comm->tuning, err)
+                          : rf__fail(err, RF_ENOMEM, 0, "no memory for a table of algorithms");
+    }
+    return rc;
+}
+
 static bool is_elastic(const struct rf_options *options) {
     return options->elastic && options->min_size > 0;
 }
@@ -505,6 +518,10 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .slow_window = options->slow_window,
     };
     comm->events.fd = options->event_fd;
+    rc = load_tuning(comm, err);
+    if (rc) {
+        goto out;
+    }
     if (options->size > 1 || comm->runner.elastic) {
         rc = open_links(comm, err);
         if (rc) {
@@ -515,6 +532,10 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .rank = options->rank,
         .size = options->size,
         .algorithm = options->algorithm,
+        .tuning = comm->tuning,
+        .tuning_name = comm->options.tuning,
+        .choice = options->choice,
+        .choice_context = options->choice_context,
         .detect_ms = options->detect_ms,
         .start_timeout_ms = options->start_timeout_ms,
         .clock = &rf__system_clock,
@@ -588,6 +609,7 @@ void rf_comm_destroy(struct rf_comm *comm) {
         rf__free(comm->memory[i]);
     }
     rf__free(comm->memory);
+    rf__free(comm->tuning);
     rf__free(comm);
 }
 

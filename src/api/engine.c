@@ -13,7 +13,14 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { SPIN_US = 50, CROWDED_SPIN_US = 4, LINGER_MS = 3, LOOK_US = 20 };
+enum {
+    PAUSE_US = 5,
+    SPIN_US = 50,
+    CROWDED_SPIN_US = 4,
+    LINGER_MS = 3,
+    LOOK_US = 20,
+    BUSY_LOOK_MS = 5
+};
 
 struct rf__engine {
     struct rf__group *group;
@@ -30,9 +37,13 @@ struct rf__engine {
     pthread_t thread;
 };
 
-static bool step(struct rf__engine *engine, int64_t now) {
-    /* shared memory is seen without asking the kernel; only deaths come through the poller then */
-    int64_t look_ns = rf__group_is_local(engine->group) ? LOOK_US * 1000 : 0;
+static bool step(struct rf__engine *engine, int64_t now, int64_t moved_at) {
+    /* Shared memory is seen without asking the kernel; only deaths, the store and timers come
+     * through the poller then: looked at where nothing moves, and now and then. */
+    bool is_waiting = now - moved_at >= LOOK_US * 1000;
+    int64_t look_ns = !rf__group_is_local(engine->group) ? 0
+                      : is_waiting                       ? LOOK_US * 1000
+                                                         : BUSY_LOOK_MS * RF__MS;
     if (engine->poller && now - engine->looked >= look_ns) {
         engine->looked = now;
         if (rf__poller_collect(engine->poller, 0) > 0) {
@@ -74,7 +85,7 @@ static void *run(void *context) {
             continue;
         }
         engine->kicked = false;
-        if (step(engine, now)) {
+        if (step(engine, now, 0)) {
             continue;
         }
         engine->polling = true;
@@ -167,8 +178,9 @@ void rf__engine_kick(struct rf__engine *engine) {
     } /* else what arrives wakes it */
 }
 
-static void relax(const struct rf__engine *engine) {
-    if (engine->crowded) {
+/* Whom we wait for may stand in line for the very core that we spin on. */
+static void relax(const struct rf__engine *engine, int64_t waited_ns) {
+    if (engine->crowded || waited_ns > PAUSE_US * 1000) {
         sched_yield();
     } else {
 #if defined(__x86_64__)
@@ -189,7 +201,8 @@ int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), voi
     }
     while (!done(context)) {
         now = rf__now();
-        bool moved = step(engine, now); /* at least once: who asks with no time at all helps too */
+        bool moved =
+            step(engine, now, moved_at); /* at least once: who asks with no time at all helps too */
         if (now >= deadline && !done(context)) {
             rc = RF_ETIMEDOUT;
             break;
@@ -197,7 +210,7 @@ int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), voi
         if (moved) {
             moved_at = now;
         } else if (!engine->net || now - moved_at < engine->spin_ns) {
-            relax(engine);
+            relax(engine, now - moved_at);
         } else {
             engine->asleep = true;
             sleep_until(engine, deadline);

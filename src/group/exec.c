@@ -149,31 +149,28 @@ void rf__exec_free(struct rf__exec *exec) {
     rf__free(exec->piece);
 }
 
-/* Gives frames to the link as long as it takes them. 1 when all of this SEND is out. */
-static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pending_send *send,
-                    bool *moved) {
+int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
+                  const unsigned char *from, struct rf__pending_send *send, bool *moved) {
     const struct rf_call *call = &op->params.call;
-    const struct rf__instr *instr = &group->exec.schedule.instrs[send->instr];
-    struct rf__tx *tx = &group->peers[instr->peer].tx;
-    size_t total = instr->count * rf_type_size(call->type);
+    struct rf__tx *tx = &group->peers[to->peer].tx;
 
     for (;;) {
-        int rc = rf__link_flush(group, instr->peer, moved);
-        const struct rf__peer *peer = &group->peers[instr->peer];
+        int rc = rf__link_flush(group, to->peer, moved);
+        const struct rf__peer *peer = &group->peers[to->peer];
         bool is_down = !peer->up || (rc < 0 && peer->gone);
         if (!is_down && (rc <= 0 || tx->owner != RF__TX_NONE)) {
             return rc < 0 ? rc : 0;
         }
-        if (send->begun && send->framed == total && tx->owner != RF__TX_DATA) {
+        if (send->begun && send->framed == to->bytes && tx->owner != RF__TX_DATA) {
             return 1;
         }
         if (is_down) {
-            return rf__group_fail(group, RF_ELOST, instr->peer,
-                                  "rank %d has left, and rank %d has still data for it",
-                                  instr->peer, group->rank);
+            return rf__group_fail(group, RF_ELOST, to->peer,
+                                  "rank %d has left, and rank %d has still data for it", to->peer,
+                                  group->rank);
         }
-        size_t piece =
-            total - send->framed < RF__FRAME_PAYLOAD ? total - send->framed : RF__FRAME_PAYLOAD;
+        size_t left = to->bytes - send->framed;
+        size_t piece = left < RF__FRAME_PAYLOAD ? left : RF__FRAME_PAYLOAD;
         struct rf__frame frame = {
             .kind = RF__FRAME_DATA,
             .coll = call->coll,
@@ -182,17 +179,27 @@ static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pendi
             .algorithm = op->algorithm,
             .root = call->root,
             .bytes = (uint32_t)piece,
-            .step = instr->step,
+            .step = to->step,
             .seq = op->seq,
             .count = call->count,
             .offset = send->framed,
         };
-        const unsigned char *from =
-            total ? locate(group, call, instr->src, instr->src_offset) + send->framed : NULL;
-        rf__link_load(group, instr->peer, RF__TX_DATA, &frame, from);
+        rf__link_load(group, to->peer, RF__TX_DATA, &frame, to->bytes ? from + send->framed : NULL);
         send->begun = true;
         send->framed += piece;
     }
+}
+
+static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pending_send *send,
+                    bool *moved) {
+    const struct rf__instr *instr = &group->exec.schedule.instrs[send->instr];
+    struct rf__transfer to = {.peer = instr->peer,
+                              .step = instr->step,
+                              .bytes = instr->count * rf_type_size(op->params.call.type)};
+    const unsigned char *from =
+        to.bytes ? locate(group, &op->params.call, instr->src, instr->src_offset) : NULL;
+
+    return rf__exec_send(group, op, &to, from, send, moved);
 }
 
 void rf__exec_tell(const struct rf__group *group, struct rf__frame *frame) {
@@ -299,45 +306,57 @@ static ssize_t receive_some(struct rf__group *group, struct rf__op *op,
     return got;
 }
 
+int rf__exec_expect(struct rf__group *group, const struct rf__op *op,
+                    const struct rf__transfer *from, size_t received, bool *moved) {
+    struct rf__peer *peer = &group->peers[from->peer];
+    int rc = rf__link_receive(group, from->peer, moved);
+
+    if (rc < 0 && !rf__group_is_linked(group)) {
+        return rc;
+    }
+    if (rc <= 0 && peer->gone) {
+        return rf__group_fail(group, RF_ELOST, from->peer,
+                              "rank %d has left, and rank %d waits for its part of call %llu",
+                              from->peer, group->rank, (unsigned long long)op->seq);
+    }
+    if (rc <= 0 || peer->frame.kind != RF__FRAME_DATA) {
+        return 0; /* nothing yet; of a broken link the event tells */
+    }
+    rc = rf__exec_check(group, from->peer);
+    if (rc) {
+        return rc;
+    }
+    if (peer->frame.seq > op->seq) {
+        return rf__group_fail(
+            group, RF_EMISMATCH, from->peer,
+            "rank %d has gone on to call %llu (%s), but rank %d waits for it in call %llu (%s)",
+            from->peer, (unsigned long long)peer->frame.seq, rf_coll_name(peer->frame.coll),
+            group->rank, (unsigned long long)op->seq, rf_coll_name(op->params.call.coll));
+    }
+    if (peer->frame.seq < op->seq || peer->frame.bytes > from->bytes ||
+        peer->frame.offset + peer->taken != received ||
+        peer->frame.bytes - peer->taken > from->bytes - received) {
+        return rf__group_fail(group, RF_EPROTO, from->peer,
+                              "rank %d sent a piece of call %llu that does not fit", from->peer,
+                              (unsigned long long)peer->frame.seq);
+    }
+    return 1;
+}
+
 /* 1 when the message is complete. */
 static int run_receive(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr,
                        bool *moved) {
     struct rf__exec *exec = &group->exec;
-    struct rf__peer *peer = &group->peers[instr->peer];
-    size_t total = instr->count * rf_type_size(op->params.call.type);
+    struct rf__transfer from = {.peer = instr->peer,
+                                .step = instr->step,
+                                .bytes = instr->count * rf_type_size(op->params.call.type)};
 
     for (;;) {
-        int rc = rf__link_receive(group, instr->peer, moved);
-        if (rc < 0 && !rf__group_is_linked(group)) {
+        int rc = rf__exec_expect(group, op, &from, exec->received, moved);
+        if (rc <= 0) {
             return rc;
         }
-        if (rc <= 0 && peer->gone) {
-            return rf__group_fail(group, RF_ELOST, instr->peer,
-                                  "rank %d has left, and rank %d waits for its part of call %llu",
-                                  instr->peer, group->rank, (unsigned long long)op->seq);
-        }
-        if (rc <= 0 || peer->frame.kind != RF__FRAME_DATA) {
-            return 0; /* nothing yet; of a broken link the event tells */
-        }
-        rc = rf__exec_check(group, instr->peer);
-        if (rc) {
-            return rc;
-        }
-        if (peer->frame.seq > op->seq) {
-            return rf__group_fail(
-                group, RF_EMISMATCH, instr->peer,
-                "rank %d has gone on to call %llu (%s), but rank %d waits for it in call %llu (%s)",
-                instr->peer, (unsigned long long)peer->frame.seq, rf_coll_name(peer->frame.coll),
-                group->rank, (unsigned long long)op->seq, rf_coll_name(op->params.call.coll));
-        }
-        if (peer->frame.seq < op->seq || peer->frame.bytes > total ||
-            peer->frame.offset + peer->taken != exec->received ||
-            peer->frame.bytes - peer->taken > total - exec->received) {
-            return rf__group_fail(group, RF_EPROTO, instr->peer,
-                                  "rank %d sent a piece of call %llu that does not fit",
-                                  instr->peer, (unsigned long long)peer->frame.seq);
-        }
-        if (total == 0) {
+        if (from.bytes == 0) {
             (void)rf__link_take(group, instr->peer, NULL, 0);
             *moved = true;
             return 1;
@@ -356,7 +375,7 @@ static int run_receive(struct rf__group *group, struct rf__op *op, const struct 
             op->begun = group->now;
         }
         exec->received += (size_t)got;
-        if (exec->received == total) {
+        if (exec->received == from.bytes) {
             return 1;
         }
     }

@@ -4,12 +4,13 @@
 #include "base/assert.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "coll/fold.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { LEAVE_MS = 1000, SUSPICION_MS = 1000 };
+enum { LEAVE_MS = 1000, SUSPICION_MS = 1000, BY_HOSTS_FROM = 8 << 10 };
 
 void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
                    enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm) {
@@ -262,6 +263,27 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
     }
 }
 
+/* Whether all hosts have equally many ranks, numbered host by host: the same on all ranks. */
+static void check_hosts(struct rf__group *group) {
+    const int *host = group->options.net->host;
+    int local = 1;
+
+    while (local < group->size && host[local] == host[0]) {
+        local++;
+    }
+    bool usable = local > 1 && local < RF_MAX_LOCAL_RANKS && group->size % local == 0;
+    for (int rank = 0; rank < group->size && usable; rank++) {
+        usable = host[rank] == rank / local * local;
+    }
+    if (usable) {
+        group->hosts.usable = true;
+        group->hosts.count = group->size / local;
+        group->hosts.index = group->rank / local;
+        group->shared.team = (struct rf__team){
+            .first = group->rank / local * local, .size = local, .index = group->rank % local};
+    }
+}
+
 void rf__group_check_local(struct rf__group *group) {
     struct rf__net *net = group->options.net;
     bool usable = net && net->shared && group->size > 1 && group->size <= RF_MAX_LOCAL_RANKS;
@@ -270,6 +292,11 @@ void rf__group_check_local(struct rf__group *group) {
         usable = rank == group->rank || net->kind[rank] == RF__LINK_SHM;
     }
     group->shared.usable = usable;
+    group->shared.team = (struct rf__team){.size = group->size, .index = group->rank};
+    group->hosts.usable = false;
+    if (net && net->shared && !usable) {
+        check_hosts(group);
+    }
 }
 
 /* Links of all peers: what has arrived, what is due, messages. */
@@ -297,18 +324,75 @@ static bool serve_links(struct rf__group *group) {
     return moved;
 }
 
+static size_t call_bytes(const struct rf__op *op) {
+    return op->params.call.count * rf_type_size(op->params.call.type);
+}
+
+static enum rf_link link_of(const struct rf__group *group) {
+    return group->shared.usable ? RF_LINK_SHM : RF_LINK_TCP;
+}
+
+/* Inside the hosts first, then between them. Half precision would be rounded at every host. */
+static bool can_go_by_hosts(const struct rf__group *group, const struct rf_call *call) {
+    return group->hosts.usable && call->coll == RF_COLL_ALLREDUCE &&
+           rf__acc_type(call->type) == call->type;
+}
+
+/* By the table. SHARED is what a group with shared memory does by itself. That a group of several
+ * hosts goes by hosts, where that is worth more than one message less, is no rule of the library's
+ * own table, which knows nothing of hosts; rules of another table come first. */
+static void choose(struct rf__group *group, struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    size_t bytes = call_bytes(op);
+    struct rf__choice choice =
+        rf__choose(group->options.tuning, link_of(group), call->coll, group->size, bytes);
+    bool by_hosts = can_go_by_hosts(group, call);
+
+    if (choice.algorithm == RF_ALGORITHM_HIERARCHICAL && !by_hosts) {
+        choice = rf__choose(NULL, link_of(group), call->coll, group->size, bytes);
+    } else if (choice.is_default && by_hosts && bytes > BY_HOSTS_FROM) {
+        choice.algorithm = RF_ALGORITHM_HIERARCHICAL;
+    }
+    if (choice.algorithm != RF_ALGORITHM_SHARED) {
+        op->algorithm = choice.algorithm;
+    }
+}
+
 static int begin_call(struct rf__group *group, struct rf__op *op) {
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
-    if (group->shared.usable) {
+    if (op->algorithm == RF_ALGORITHM_AUTO) {
+        choose(group, op);
+    }
+    group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL;
+    if (group->shared.usable || group->hosts.runs) {
         rf__shared_begin(group, op);
         return 0;
     }
-    if (op->algorithm == RF_ALGORITHM_AUTO) {
-        size_t bytes = op->params.call.count * rf_type_size(op->params.call.type);
-        op->algorithm = rf__schedule_choose(op->params.call.coll, group->size, bytes);
-    }
     return rf__exec_begin(group, op);
+}
+
+/* A call is complete: what was chosen for it, and why, told once for each size. */
+static void tell_choice(struct rf__group *group, const struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    size_t bytes = call_bytes(op);
+    unsigned bit = 0;
+    char line[512];
+
+    for (size_t left = bytes; left && bit < 63; left >>= 1) {
+        bit++;
+    }
+    if (group->told_size != group->size) {
+        memset(group->told, 0, sizeof group->told);
+        group->told_size = group->size;
+    }
+    if (!(group->told[call->coll] >> bit & 1)) {
+        group->told[call->coll] |= UINT64_C(1) << bit;
+        rf__choice_text(line, sizeof line, group->options.tuning, group->options.tuning_name,
+                        link_of(group), call->coll, group->size, bytes, call->algorithm,
+                        op->algorithm);
+        group->options.choice(group->options.choice_context, line);
+    }
 }
 
 /* The collectives in line, one after the other. */
@@ -319,13 +403,16 @@ static bool run_calls(struct rf__group *group) {
         struct rf__op *op = group->calls.head;
         int rc = op->state == RF__OP_QUEUED ? begin_call(group, op) : 0;
         if (rc == 0) {
-            rc = group->shared.usable ? rf__shared_run(group, op, &moved)
-                                      : rf__exec_run(group, op, &moved);
+            rc = group->shared.usable || group->hosts.runs ? rf__shared_run(group, op, &moved)
+                                                           : rf__exec_run(group, op, &moved);
         }
         if (rc <= 0) {
             return moved || rc < 0; /* an error has revoked the group, and with it the call */
         }
         group->last_algorithm = op->algorithm;
+        if (group->options.choice) {
+            tell_choice(group, op);
+        }
         (void)rf__queue_pop(&group->calls);
         rf__op_finish(group, op, 0);
         moved = true;
@@ -476,10 +563,21 @@ static int check_call(const struct rf__group *group, const struct rf_call *call,
         !group->shared.usable) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "the group does not share one host's memory");
     }
-    bool is_named = call->algorithm != RF_ALGORITHM_AUTO && call->algorithm != RF_ALGORITHM_SHARED;
+    bool by_hosts = group->hosts.usable && call->coll == RF_COLL_ALLREDUCE;
+    if (!is_message && call->algorithm == RF_ALGORITHM_HIERARCHICAL && !by_hosts) {
+        return rf__fail(
+            err, RF_EUNSUPPORTED, 0,
+            "algorithm hierarchical is for allreduce on several hosts with equally many "
+            "ranks, numbered host by host");
+    }
+    bool is_named = call->algorithm != RF_ALGORITHM_AUTO &&
+                    call->algorithm != RF_ALGORITHM_SHARED &&
+                    call->algorithm != RF_ALGORITHM_HIERARCHICAL;
     if (!is_message && is_named && !rf__schedule_covers(call->coll, call->algorithm)) {
-        return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s",
-                        rf_algorithm_name(call->algorithm), rf_coll_name(call->coll));
+        char names[RF_ALGORITHMS_TEXT];
+        return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s: %s can",
+                        rf_algorithm_name(call->algorithm), rf_coll_name(call->coll),
+                        rf_algorithms_covering(call->coll, names));
     }
     return 0;
 }
@@ -508,11 +606,15 @@ static void normalise(struct rf__group *group, struct rf_call *call) {
     }
     enum rf_algorithm wanted = group->options.algorithm;
     bool is_known = wanted == RF_ALGORITHM_SHARED ? group->shared.usable
-                                                  : rf__schedule_covers(call->coll, wanted);
+                    : wanted == RF_ALGORITHM_HIERARCHICAL
+                        ? group->hosts.usable && call->coll == RF_COLL_ALLREDUCE
+                        : rf__schedule_covers(call->coll, wanted);
     if (call->algorithm == RF_ALGORITHM_AUTO && wanted != RF_ALGORITHM_AUTO && is_known) {
         call->algorithm = wanted;
     }
-    if (group->size == 1 && call->algorithm == RF_ALGORITHM_SHARED) {
+    bool needs_others =
+        call->algorithm == RF_ALGORITHM_SHARED || call->algorithm == RF_ALGORITHM_HIERARCHICAL;
+    if (group->size == 1 && needs_others) {
         call->algorithm = RF_ALGORITHM_AUTO;
     }
 }
@@ -607,6 +709,8 @@ int rf__group_reset(struct rf__group *group, int rank, int size) {
     group->next_seq = 0;
     group->form.connected = 0;
     group->shared = (struct rf__shared_run){.usable = false};
+    group->stage.found = false;
+    group->stage.base = 0;
     group->suspicion.code = 0;
     rf__error_clear(&group->cause);
     atomic_store_explicit(&group->revoked, false, memory_order_release);
@@ -627,6 +731,7 @@ int rf__group_create(const struct rf__group_options *options, int64_t now, struc
     group->size = options->size;
     group->generation = options->generation;
     group->now = group->stepped = now;
+    group->tuning_digest = rf__tuning_digest(options->tuning);
     group->peers = rf__alloc((size_t)options->size, sizeof *group->peers);
     group->ops = rf__alloc(RF_MAX_REQUESTS, sizeof *group->ops);
     group->form.endpoints = rf__alloc((size_t)options->size, sizeof *group->form.endpoints);
@@ -666,6 +771,9 @@ out:
 void rf__group_destroy(struct rf__group *group) {
     if (!group) {
         return;
+    }
+    if (group->stage.memory) {
+        group->options.net->shared->release(group->options.net, group->stage.memory);
     }
     rf__elastic_free(group);
     rf__exec_free(&group->exec);

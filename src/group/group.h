@@ -13,6 +13,8 @@
 #include "io/net.h"
 #include "io/store.h"
 
+#include <ringfold/tuning.h>
+
 struct rf__group;
 
 /* What happened to the group, for whoever watches it. */
@@ -23,6 +25,10 @@ struct rf__group_options {
     char job[RF_MAX_JOB_NAME];
     int rank, size; /* elastic: what the job starts with */
     enum rf_algorithm algorithm;
+    const struct rf_tuning *tuning; /* NULL: the library's own table */
+    const char *tuning_name;
+    void (*choice)(void *context, const char *line); /* as in rf_options; NULL: nobody is told */
+    void *choice_context;
     int detect_ms, start_timeout_ms;
     struct rf__clock *clock; /* for the times of operations; NULL: as told to rf__group_step */
     struct rf__net *net;     /* NULL: a group of one */

@@ -6,11 +6,15 @@
  *     elastic.c  an elastic group: the membership machine, its store and its links
  *     link.c     frames on a peer's stream, both ways; beats
  *     exec.c     carrying out a schedule
+ *     table.c    comparing the tables by which members choose algorithms
  *     shared.c   collectives through the host's shared memory
+ *     stage.c    the same for ordinary memory
+ *     hosts.c    several hosts: from one to the next, beside stage.c
  *     message.c  send and recv */
 #ifndef RF_GROUP_INNER_H
 #define RF_GROUP_INNER_H
 
+#include "coll/choose.h"
 #include "coll/schedule.h"
 #include "group/frame.h"
 #include "group/group.h"
@@ -118,10 +122,18 @@ enum rf__shared_phase {
     RF__SHARED_FINISHING,
     RF__SHARED_STREAMING
 };
-enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STREAM };
+enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STAGED, RF__SHARED_STREAM };
+
+/* The ranks of one host that work together on a call: [first, first + size), this one at `index`.
+ */
+struct rf__team {
+    int first, size, index;
+};
 
 struct rf__shared_run {
-    bool usable;
+    bool usable; /* all ranks are on one host */
+    struct rf__team team;
+    uint64_t post; /* calls that went over the boards; the number of the one that runs */
     enum rf__shared_phase phase;
     enum rf__shared_mode mode;
     int waiting; /* every rank below has arrived */
@@ -129,6 +141,35 @@ struct rf__shared_run {
     const void *ins[RF_MAX_LOCAL_RANKS];
     void *outs[RF_MAX_LOCAL_RANKS];
     double divisor;
+};
+
+enum { RF__STAGE_BYTES = 2 << 20, RF__STAGE_CHUNKS = 4 };
+
+/* Where a buffer lies in its owner's shared heap. */
+struct rf__place {
+    uint64_t block, bytes, inside;
+};
+
+/* Ordinary memory on one host goes over a stage, chunk by chunk. */
+struct rf__stage {
+    unsigned char *memory; /* in the own heap; NULL until it is needed */
+    bool found;            /* its place there is known, in this generation */
+    struct rf__place place;
+    uint64_t base;                          /* chunks of the generation's calls before this one */
+    uint64_t chunks, staged, folded, taken; /* of the call that runs */
+    unsigned char *stages[RF_MAX_LOCAL_RANKS]; /* everybody's, as mapped here */
+};
+
+/* Groups of several hosts with equally many ranks on each: what is folded on a host goes on to the
+ * next one, the sums come back. */
+struct rf__hosts {
+    bool usable;
+    int count, index;        /* hosts, and which of them this is */
+    bool runs;               /* for the call that runs */
+    uint64_t up, down;       /* chunks sent to the next host, and to the one before */
+    uint64_t partials, sums; /* chunks received from there */
+    struct rf__pending_send up_send, down_send;
+    size_t partial_bytes, sum_bytes; /* of the chunk that is being received */
 };
 
 enum rf__form_state {
@@ -220,8 +261,13 @@ struct rf__group {
     struct rf__op_queue calls; /* collectives; the head is the one that runs */
     uint64_t next_seq;
     enum rf_algorithm last_algorithm;
+    uint64_t tuning_digest;       /* of the table; 0: the library's own */
+    uint64_t told[RF_COLL_COUNT]; /* choices, a bit a size, in groups of told_size */
+    int told_size;
     struct rf__exec exec;
     struct rf__shared_run shared;
+    struct rf__stage stage;
+    struct rf__hosts hosts;
 
     atomic_bool revoked; /* release; partner: rf__group_error's acquire */
     struct rf_error cause;
@@ -274,6 +320,16 @@ bool rf__elastic_left(const struct rf__group *group);
 int64_t rf__elastic_deadline(const struct rf__group *group);
 void rf__elastic_free(struct rf__group *group);
 
+/* table.c */
+enum { RF__TABLE_LINE = 128 };
+/* What follows the endpoint in this member's record; "" for the library's own table. */
+void rf__table_line(const struct rf__group *group, char out[RF__TABLE_LINE]);
+/* The length of the endpoint in a record. */
+size_t rf__table_endpoint(const char *record);
+/* Whether the other's table chooses unlike ours; both as people call them. */
+bool rf__table_differs(const struct rf__group *group, const char *record,
+                       char theirs[RF__TABLE_LINE], char ours[RF__TABLE_LINE]);
+
 /* link.c */
 void rf__link_down(struct rf__group *group, int peer);
 /* Writes what is due: 1 when nothing is left to write, 0 when the link is full, or an error. */
@@ -292,6 +348,18 @@ void rf__link_consume(struct rf__group *group, int peer, size_t bytes);
 void rf__link_beats(struct rf__group *group);
 
 /* exec.c */
+struct rf__transfer {
+    int peer;
+    uint32_t step;
+    size_t bytes;
+};
+/* Gives frames to the link as long as it takes them. 1 when all is out, 0, or an error. */
+int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
+                  const unsigned char *from, struct rf__pending_send *send, bool *moved);
+/* 1 when a data frame of it stands at the head, whose payload is to be taken, 0 when not yet, or an
+ * error. */
+int rf__exec_expect(struct rf__group *group, const struct rf__op *op,
+                    const struct rf__transfer *from, size_t received, bool *moved);
 int rf__exec_begin(struct rf__group *group, struct rf__op *op);
 /* 1 when the collective is complete, 0 when it waits, or an error. */
 int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved);

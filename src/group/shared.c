@@ -3,57 +3,22 @@
  * is known to all at once) and takes the same way:
  *
  *     INLINE  few bytes: they stand on the board itself; each rank folds or copies what it needs
- * from all boards DIRECT  buffers in shared heaps: each rank folds its slice of all inputs into all
- * outputs, or copies its part, and then waits until all are done STREAM  otherwise: the schedule
- * over the links
+ *             from all boards
+ *     DIRECT  buffers in shared heaps: each rank folds its slice of all inputs into all outputs, or
+ *             copies its part, and then waits until all are done
+ *     STAGED  ordinary memory: over a block in each rank's heap, see stage.c
+ *     STREAM  an algorithm was asked for by name, or there is no memory for a stage: the schedule
+ *             over the links
  *
- * A board has two slots. A rank that posts call k+2 has completed k+1, so all have posted k+1, so
- * all have completed k: slot k is free again. Folding is in rank order on every path here but
- * STREAM's ring-like algorithms. */
-#include "group/inner.h"
+ * Folding is in rank order on every path here but STREAM's ring-like algorithms. */
+#include "group/board.h"
 
 #include "base/assert.h"
 #include "coll/fold.h"
 
 #include <string.h>
 
-enum { INLINE_BYTES = 2048, WORK_BYTES = 1 << 20, STREAM_STORES_FROM = 4 << 20 };
-
-struct slot {
-    uint64_t seq, count;
-    int32_t root;
-    uint8_t coll, type, redop, algorithm;
-    uint8_t has_send, has_recv, in_place, pad[5]; /* has_: the buffer is in the heap */
-    uint64_t send_block, send_bytes, send_inside;
-    uint64_t recv_block, recv_bytes, recv_inside;
-    _Alignas(64) unsigned char data[INLINE_BYTES];
-};
-
-/* `posted` and `done` hold the newest call's number: stored with release by the owner after what it
- * vouches for, loaded with acquire by the others before they use it. */
-struct board {
-    _Alignas(64) _Atomic uint64_t posted;
-    _Alignas(64) _Atomic uint64_t done;
-    _Alignas(64) struct slot slots[2];
-};
-
-_Static_assert(sizeof(struct board) <= RF__BOARD_BYTES, "the board must fit");
-
-static struct board *board_of(struct rf__group *group, int rank) {
-    return group->options.net->shared->board(group->options.net, rank);
-}
-
-static struct slot *slot_of(struct rf__group *group, int rank, uint64_t seq) {
-    return &board_of(group, rank)->slots[seq % 2];
-}
-
-static void notify_all(struct rf__group *group) {
-    for (int rank = 0; rank < group->size; rank++) {
-        if (rank != group->rank) {
-            group->options.net->shared->notify(group->options.net, rank);
-        }
-    }
-}
+enum { INLINE_LEAST = 2048, WORK_BYTES = 1 << 20, STREAM_STORES_FROM = 4 << 20 };
 
 /* Bytes that the rank's send and recv buffers hold; 0 where it needs none. */
 static size_t send_bytes(const struct rf_call *call, int rank, int size) {
@@ -84,24 +49,61 @@ static size_t largest_send(const struct rf_call *call, int size) {
     return send_bytes(call, call->root, size); /* the root's is never smaller than the others' */
 }
 
-static bool find(struct rf__group *group, const void *memory, size_t bytes, uint64_t *block,
-                 uint64_t *length, uint64_t *inside) {
+/* Whether the boards have room for it. Where everybody folds everything, more ranks fold the same
+ * more often. */
+static bool is_inline(const struct rf_call *call, int size) {
+    size_t bytes = largest_send(call, size), most = RF__INLINE_BYTES;
+
+    if (call->coll == RF_COLL_ALLREDUCE && size > 2) {
+        most /= (size_t)size - 1;
+        most = most < INLINE_LEAST ? INLINE_LEAST : most;
+    }
+    return bytes <= most;
+}
+
+static bool is_free_to_choose(const struct rf__op *op) {
+    return op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
+}
+
+static bool find(struct rf__group *group, const void *memory, size_t bytes,
+                 struct rf__place *place) {
     struct rf__net *net = group->options.net;
-    *block = *length = *inside = 0;
-    return bytes == 0 || net->shared->find(net, memory, bytes, block, length, inside) == 0;
+    *place = (struct rf__place){0};
+    return bytes == 0 ||
+           net->shared->find(net, memory, bytes, &place->block, &place->bytes, &place->inside) == 0;
+}
+
+/* Says in the slot where the buffers are, or where else the data will be. */
+static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *slot) {
+    const struct rf_call *call = &op->params.call;
+    size_t bytes = send_bytes(call, group->rank, group->size);
+    bool others_write = call->coll == RF_COLL_ALLREDUCE ||
+                        (call->coll == RF_COLL_REDUCE && group->rank == call->root);
+    size_t recv_bytes = others_write ? call->count * rf_type_size(call->type) : 0;
+
+    if (group->hosts.runs) {
+        rf__stage_offer(group, op, slot, true);
+        return;
+    }
+    if (is_inline(call, group->size)) {
+        if (bytes) {
+            memcpy(slot->data, call->send, bytes);
+        }
+        return;
+    }
+    slot->has_send = find(group, call->send, bytes, &slot->send);
+    slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv);
+    if (is_free_to_choose(op)) {
+        rf__stage_offer(group, op, slot, !slot->has_send || !slot->has_recv);
+    }
 }
 
 void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
-    struct board *board = board_of(group, group->rank);
-    struct slot *slot = &board->slots[op->seq % 2];
-    size_t bytes = send_bytes(call, group->rank, group->size);
-    bool writes = call->coll == RF_COLL_ALLREDUCE ||
-                  (call->coll == RF_COLL_REDUCE && group->rank == call->root);
-    size_t recv_bytes =
-        writes ? call->count * rf_type_size(call->type) : 0; /* others write into it */
+    group->shared.post++;
+    struct rf__board *board = rf__board_of(group, group->rank);
+    struct rf__slot *slot = rf__slot_of(group, group->rank);
 
-    slot->seq = op->seq;
     slot->count = call->count;
     slot->root = call->root;
     slot->coll = (uint8_t)call->coll;
@@ -109,80 +111,66 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     slot->redop = (uint8_t)call->redop;
     slot->algorithm = (uint8_t)op->algorithm;
     slot->in_place = call->send == call->recv;
-    slot->has_send = slot->has_recv = 0;
-    if (largest_send(call, group->size) <= INLINE_BYTES) {
-        if (bytes) {
-            memcpy(slot->data, call->send, bytes);
-        }
-    } else {
-        slot->has_send = find(group, call->send, bytes, &slot->send_block, &slot->send_bytes,
-                              &slot->send_inside);
-        slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv_block, &slot->recv_bytes,
-                              &slot->recv_inside);
-    }
+    slot->has_send = slot->has_recv = slot->has_stage = slot->is_staged = 0;
+    offer(group, op, slot);
     group->shared.phase = RF__SHARED_POSTED;
     group->shared.waiting = 0;
     group->shared.done_bytes = 0;
     group->shared.divisor = op->params.divisor      ? *op->params.divisor
                             : call->redop == RF_AVG ? (double)group->size
                                                     : 1.0;
-    atomic_store_explicit(&board->posted, op->seq, memory_order_release);
-    notify_all(group);
+    atomic_store_explicit(&board->posted, group->shared.post, memory_order_release);
+    rf__notify_all(group);
 }
 
-/* Whether all have posted (or are done with) call `seq`; a rank that left without is lost. */
-static int all_arrived(struct rf__group *group, uint64_t seq, bool done) {
-    while (group->shared.waiting < group->size) {
-        int rank = group->shared.waiting;
-        struct board *board = board_of(group, rank);
+/* Whether all have posted (or are done with) the call; a rank that left without is lost. */
+static int all_arrived(struct rf__group *group, const struct rf__op *op, bool done) {
+    struct rf__shared_run *run = &group->shared;
+
+    while (run->waiting < run->team.size) {
+        int rank = run->team.first + run->waiting;
+        struct rf__board *board = rf__board_of(group, rank);
         uint64_t at =
             atomic_load_explicit(done ? &board->done : &board->posted, memory_order_acquire);
-        if (at < seq) {
+        if (at < run->post) {
             if (rank != group->rank && group->peers[rank].gone) {
                 return rf__group_fail(group, RF_ELOST, rank,
                                       "rank %d has left, and rank %d waits for it in call %llu",
-                                      rank, group->rank, (unsigned long long)seq);
+                                      rank, group->rank, (unsigned long long)op->seq);
             }
             return 0;
         }
-        group->shared.waiting++;
+        run->waiting++;
     }
     return 1;
 }
 
-static int compare_calls(struct rf__group *group, const struct rf__op *op) {
-    const struct slot *ours = slot_of(group, group->rank, op->seq);
+static bool is_same(const struct rf__slot *a, const struct rf__slot *b) {
+    return a->coll == b->coll && a->type == b->type && a->redop == b->redop &&
+           a->algorithm == b->algorithm && a->root == b->root && a->count == b->count;
+}
 
-    for (int rank = 0; rank < group->size; rank++) {
-        const struct slot *slot = slot_of(group, rank, op->seq);
-        if (slot->coll == ours->coll && slot->type == ours->type && slot->redop == ours->redop &&
-            slot->algorithm == ours->algorithm && slot->root == ours->root &&
-            slot->count == ours->count) {
-            continue;
+static void slot_text(char *out, size_t bytes, const struct rf__slot *slot) {
+    rf__call_text(out, bytes, (enum rf_coll)slot->coll, (enum rf_type)slot->type,
+                  (enum rf_redop)slot->redop, slot->count, slot->root,
+                  (enum rf_algorithm)slot->algorithm);
+}
+
+/* Everybody names the same pair: the first rank of the host, and the first that differs from it. */
+static int compare_calls(struct rf__group *group, const struct rf__op *op) {
+    struct rf__team team = group->shared.team;
+    const struct rf__slot *first = rf__slot_of(group, team.first);
+    char theirs[160], firsts[160];
+
+    for (int rank = team.first + 1; rank < team.first + team.size; rank++) {
+        const struct rf__slot *slot = rf__slot_of(group, rank);
+        if (!is_same(slot, first)) {
+            slot_text(theirs, sizeof theirs, slot);
+            slot_text(firsts, sizeof firsts, first);
+            return rf__group_fail(group, RF_EMISMATCH, rank,
+                                  "in call %llu rank %d called %s, but rank %d called %s",
+                                  (unsigned long long)op->seq, rank, theirs, team.first, firsts);
         }
-        /* everybody names the same pair: the first rank that differs from rank 0 */
-        const struct slot *zero = slot_of(group, 0, op->seq);
-        int odd = rank;
-        for (int other = 1; other < group->size; other++) {
-            const struct slot *s = slot_of(group, other, op->seq);
-            if (s->coll != zero->coll || s->type != zero->type || s->redop != zero->redop ||
-                s->algorithm != zero->algorithm || s->root != zero->root ||
-                s->count != zero->count) {
-                odd = other;
-                break;
-            }
-        }
-        const struct slot *theirs = slot_of(group, odd, op->seq);
-        char a[160], b[160];
-        rf__call_text(a, sizeof a, (enum rf_coll)theirs->coll, (enum rf_type)theirs->type,
-                      (enum rf_redop)theirs->redop, theirs->count, theirs->root,
-                      (enum rf_algorithm)theirs->algorithm);
-        rf__call_text(b, sizeof b, (enum rf_coll)zero->coll, (enum rf_type)zero->type,
-                      (enum rf_redop)zero->redop, zero->count, zero->root,
-                      (enum rf_algorithm)zero->algorithm);
-        return rf__group_fail(group, RF_EMISMATCH, odd,
-                              "in call %llu rank %d called %s, but rank 0 called %s",
-                              (unsigned long long)op->seq, odd, a, b);
     }
     return 0;
 }
@@ -190,43 +178,57 @@ static int compare_calls(struct rf__group *group, const struct rf__op *op) {
 /* The same on all ranks: it depends on what stands on the boards only. */
 static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
-    bool is_free = op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
+    struct rf__team team = group->shared.team;
+    bool is_direct = !group->hosts.runs, is_staged = true;
 
     if (call->coll == RF_COLL_BARRIER) {
         return RF__SHARED_INLINE;
     }
-    if (!is_free) {
+    if (!is_free_to_choose(op) && !group->hosts.runs) {
         return RF__SHARED_STREAM;
     }
-    if (largest_send(call, group->size) <= INLINE_BYTES) {
+    if (is_inline(call, group->size) && !group->hosts.runs) {
         return RF__SHARED_INLINE;
     }
-    for (int rank = 0; rank < group->size; rank++) {
-        const struct slot *slot = slot_of(group, rank, op->seq);
-        if (!slot->has_send || !slot->has_recv ||
-            (call->coll == RF_COLL_ALL_TO_ALL && slot->in_place)) {
-            return RF__SHARED_STREAM;
-        }
+    for (int rank = team.first; rank < team.first + team.size; rank++) {
+        const struct rf__slot *slot = rf__slot_of(group, rank);
+        bool is_moved = call->coll == RF_COLL_ALL_TO_ALL && slot->in_place;
+        is_direct = is_direct && slot->has_send && slot->has_recv && !is_moved;
+        is_staged = is_staged && slot->has_stage;
     }
-    return RF__SHARED_DIRECT;
+    return is_direct ? RF__SHARED_DIRECT : is_staged ? RF__SHARED_STAGED : RF__SHARED_STREAM;
+}
+
+int rf__shared_map(struct rf__group *group, int rank, const struct rf__place *place, size_t need,
+                   unsigned char **out) {
+    struct rf__net *net = group->options.net;
+    uint64_t bytes = place->bytes;
+    unsigned char *base = place->inside <= bytes && need <= bytes - place->inside
+                              ? net->shared->map(net, rank, place->block, bytes)
+                              : NULL;
+
+    if (!base) {
+        return rf__group_fail(group, RF_ENOMEM, group->rank,
+                              "rank %d cannot map %llu bytes of rank %d's memory", group->rank,
+                              (unsigned long long)bytes, rank);
+    }
+    *out = base + place->inside;
+    return 0;
 }
 
 /* What rank `rank` sends, and where it receives, as seen from here. */
 static int locate(struct rf__group *group, const struct rf__op *op, int rank, bool send,
                   void **out) {
-    struct rf__net *net = group->options.net;
-    struct slot *slot = slot_of(group, rank, op->seq);
+    struct rf__slot *slot = rf__slot_of(group, rank);
     size_t need = send ? send_bytes(&op->params.call, rank, group->size)
                        : op->params.call.count * rf_type_size(op->params.call.type);
-    uint64_t block = send ? slot->send_block : slot->recv_block,
-             bytes = send ? slot->send_bytes : slot->recv_bytes,
-             inside = send ? slot->send_inside : slot->recv_inside;
+    unsigned char *mapped = NULL;
+    int rc = 0;
 
     if (group->shared.mode == RF__SHARED_INLINE) {
         *out = slot->data;
         return 0;
     }
-    *out = NULL;
     if (rank == group->rank) {
         union {
             const void *from;
@@ -235,19 +237,11 @@ static int locate(struct rf__group *group, const struct rf__op *op, int rank, bo
         *out = send ? own.to : op->params.call.recv;
         return 0;
     }
-    if (need == 0) {
-        return 0;
+    if (need) {
+        rc = rf__shared_map(group, rank, send ? &slot->send : &slot->recv, need, &mapped);
     }
-    unsigned char *base = inside <= bytes && need <= bytes - inside
-                              ? net->shared->map(net, rank, block, bytes)
-                              : NULL;
-    if (!base) {
-        return rf__group_fail(group, RF_ENOMEM, group->rank,
-                              "rank %d cannot map %llu bytes of rank %d's memory", group->rank,
-                              (unsigned long long)bytes, rank);
-    }
-    *out = base + inside;
-    return 0;
+    *out = mapped;
+    return rc;
 }
 
 static int locate_all(struct rf__group *group, const struct rf__op *op) {
@@ -323,12 +317,6 @@ static int work_fold(struct rf__group *group, const struct rf_call *call) {
     return done + piece == length;
 }
 
-static void copy(void *to, const void *from, size_t bytes) {
-    if (bytes && to != from) {
-        memmove(to, from, bytes);
-    }
-}
-
 /* The collectives that only move data: each rank copies what it is to receive. */
 static void work_copy(struct rf__group *group, const struct rf_call *call) {
     struct rf__shared_run *run = &group->shared;
@@ -342,10 +330,10 @@ static void work_copy(struct rf__group *group, const struct rf_call *call) {
         if (group->rank == call->root) {
             root = call->send;
         }
-        copy(recv, root, recv ? part : 0);
+        rf__copy(recv, root, recv ? part : 0);
         break;
     case RF_COLL_SCATTER:
-        copy(recv, root + mine, part);
+        rf__copy(recv, root + mine, part);
         break;
     case RF_COLL_GATHER:
         if (group->rank != call->root) {
@@ -355,12 +343,13 @@ static void work_copy(struct rf__group *group, const struct rf_call *call) {
     case RF_COLL_ALL_GATHER:
         for (int rank = 0; rank < group->size; rank++) {
             const void *from = rank == group->rank ? call->send : run->ins[rank];
-            copy(recv + (size_t)rank * part, from, part);
+            rf__copy(recv + (size_t)rank * part, from, part);
         }
         break;
     case RF_COLL_ALL_TO_ALL:
         for (int rank = 0; rank < group->size; rank++) {
-            copy(recv + (size_t)rank * part, (const unsigned char *)run->ins[rank] + mine, part);
+            rf__copy(recv + (size_t)rank * part, (const unsigned char *)run->ins[rank] + mine,
+                     part);
         }
         break;
     case RF_COLL_BARRIER:
@@ -389,7 +378,7 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
 
     switch (run->phase) {
     case RF__SHARED_POSTED:
-        rc = all_arrived(group, op->seq, false);
+        rc = all_arrived(group, op, false);
         if (rc <= 0) {
             return rc;
         }
@@ -400,11 +389,13 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             return rc;
         }
         run->mode = choose_mode(group, op);
+        if (run->mode == RF__SHARED_STREAM && group->hosts.runs) {
+            return rf__group_fail(group, RF_ENOMEM, group->rank,
+                                  "a rank of this host has no memory for a stage");
+        }
         if (run->mode == RF__SHARED_STREAM) {
-            bool is_free =
-                op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
             size_t bytes = op->params.call.count * rf_type_size(op->params.call.type);
-            if (is_free) {
+            if (is_free_to_choose(op)) {
                 op->algorithm = rf__schedule_choose(op->params.call.coll, group->size, bytes);
             }
             rc = rf__exec_begin(group, op);
@@ -414,30 +405,37 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
             run->phase = RF__SHARED_STREAMING;
             return rf__exec_run(group, op, moved);
         }
-        op->algorithm = RF_ALGORITHM_SHARED;
-        rc = locate_all(group, op);
+        if (!group->hosts.runs) {
+            op->algorithm = RF_ALGORITHM_SHARED;
+        }
+        rc = run->mode == RF__SHARED_STAGED ? rf__stage_begin(group, op) : locate_all(group, op);
         if (rc) {
             return rc;
         }
         run->phase = RF__SHARED_WORKING;
         __attribute__((fallthrough));
     case RF__SHARED_WORKING:
-        rc = work(group, &op->params.call);
-        *moved = true;
-        if (rc == 0) {
-            return 0;
+        if (run->mode == RF__SHARED_STAGED) {
+            rc = rf__stage_run(group, op, moved);
+        } else {
+            rc = work(group, &op->params.call);
+            *moved = true;
         }
-        if (run->mode == RF__SHARED_INLINE) {
+        if (rc <= 0) {
+            return rc;
+        }
+        if (run->mode != RF__SHARED_DIRECT) {
             run->phase = RF__SHARED_IDLE;
             return 1;
         }
-        atomic_store_explicit(&board_of(group, group->rank)->done, op->seq, memory_order_release);
-        notify_all(group);
+        atomic_store_explicit(&rf__board_of(group, group->rank)->done, run->post,
+                              memory_order_release);
+        rf__notify_all(group);
         run->waiting = 0;
         run->phase = RF__SHARED_FINISHING;
         __attribute__((fallthrough));
     case RF__SHARED_FINISHING:
-        rc = all_arrived(group, op->seq, true);
+        rc = all_arrived(group, op, true);
         if (rc > 0) {
             *moved = true;
             run->phase = RF__SHARED_IDLE;

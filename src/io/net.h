@@ -64,7 +64,7 @@ struct rf__shared_ops {
     void (*notify)(struct rf__net *net, int peer);
 };
 
-enum { RF__BOARD_BYTES = 8192 };
+enum { RF__BOARD_BYTES = 36 << 10 };
 
 struct rf__net_ops {
     /* What peers need to find this worker, as printable text, for the store. */
@@ -114,6 +114,8 @@ struct rf__net {
     const struct rf__net_ops *ops;
     const struct rf__shared_ops *shared;   /* NULL: no memory is shared */
     enum rf__link_kind kind[RF_MAX_RANKS]; /* after open; NONE for the own rank */
+    int host[RF_MAX_RANKS]; /* after open: equal for ranks that share memory with each other; every
+                               rank is given the same */
 };
 
 #endif

@@ -590,12 +590,16 @@ static void close_links(struct rf__os_net *net) {
     net->size = 0;
 }
 
+static bool share_memory(const struct rf__endpoint *a, const struct rf__endpoint *b) {
+    return a->name[0] && b->name[0] && !strcmp(a->host, b->host);
+}
+
 /* Shared memory where both are on one host and both offer it, else TCP where both offer that. */
 static int choose_kind(struct rf__os_net *net, int peer, struct rf_error *err) {
     struct rf__link *link = &net->links[peer];
     bool local = !strcmp(link->endpoint.host, net->endpoint.host);
 
-    if (local && link->endpoint.name[0] && net->endpoint.name[0]) {
+    if (share_memory(&link->endpoint, &net->endpoint)) {
         link->kind = RF__LINK_SHM;
     } else if (link->endpoint.count && net->endpoint.count) {
         link->kind = RF__LINK_TCP;
@@ -607,6 +611,23 @@ static int choose_kind(struct rf__os_net *net, int peer, struct rf_error *err) {
     }
     net->base.kind[peer] = link->kind;
     return 0;
+}
+
+/* Ranks that share memory get the number of the first of them. */
+static void number_hosts(struct rf__os_net *net) {
+    for (int rank = 0; rank < net->size; rank++) {
+        const struct rf__endpoint *own =
+            rank == net->rank ? &net->endpoint : &net->links[rank].endpoint;
+        net->base.host[rank] = rank;
+        for (int other = 0; other < rank; other++) {
+            const struct rf__endpoint *theirs =
+                other == net->rank ? &net->endpoint : &net->links[other].endpoint;
+            if (net->base.host[other] == other && share_memory(own, theirs)) {
+                net->base.host[rank] = other;
+                break;
+            }
+        }
+    }
 }
 
 static int open_links(struct rf__os_net *net, const struct rf__net_group *group,
@@ -636,6 +657,7 @@ static int open_links(struct rf__os_net *net, const struct rf__net_group *group,
         return rf__fail(err, RF_ELIMIT, 0, "%d workers on one host, and %d is the most", local + 1,
                         RF_MAX_LOCAL_RANKS);
     }
+    number_hosts(net);
     int rc = rf__shm_renew(net, err);
     return rc ? rc : rf__shm_open(net, err);
 }

@@ -38,6 +38,7 @@ struct fake_net {
 struct fake_world {
     int size;
     bool shared;
+    int local;   /* ranks on each host where memory is shared; 0: all on one */
     size_t most; /* bytes a read or write moves at most; 0: as many as fit */
     struct rf__rng rng;
     struct fake_net nets[FAKE_MAX];
@@ -70,9 +71,12 @@ static int fake_endpoint(struct rf__net *net, char *out, size_t bytes, struct rf
 static int fake_open(struct rf__net *net, const struct rf__net_group *group, struct rf_error *err) {
     struct fake_net *self = (struct fake_net *)net;
     (void)err;
+    int local = self->world->local ? self->world->local : group->size;
     for (int peer = 0; peer < group->size; peer++) {
+        bool shares = self->world->shared && peer / local == group->rank / local;
+        net->host[peer] = self->world->shared ? peer / local * local : peer;
         if (peer != group->rank) {
-            net->kind[peer] = self->world->shared ? RF__LINK_SHM : RF__LINK_TCP;
+            net->kind[peer] = shares ? RF__LINK_SHM : RF__LINK_TCP;
             self->events[self->event_count++] =
                 (struct rf__net_event){.kind = RF__NET_UP, .peer = peer};
         }

@@ -40,6 +40,26 @@ def test_requests_in_flight_and_deadlines(tmp_path, n, count, transport):
     done_by_all(run_workers(tmp_path, n, "requests", count, transport=transport), n, transport)
 
 
+@pytest.mark.parametrize("count", (1, 1024, 65536))
+def test_shared_memory_needs_no_system_calls(tmp_path, count):
+    """Counted by strace between marks that the worker sets every 50 calls. A rank that the machine does not let run
+    makes the other one sleep, and that takes system calls; so what counts is the quietest part."""
+    trace = tmp_path / "trace"
+    with Server(tmp_path) as store, ByHand(tmp_path, store.uri, 2) as workers:
+        both = [workers.start(rank, "quiet", 5000, count, before=["strace", "-f", "-qq", "-o", trace] if rank == 0 else [])
+                for rank in range(2)]
+        for process in both:
+            status, entry, err = end_of(process)
+            assert status == 0 and entry["event"] == "done" and entry["transport"] == "shm", (entry, err)
+    lines = [line.split(None, 1) for line in trace.read_text().splitlines()]
+    caller = next(thread for thread, what in lines if what.startswith("getppid("))
+    calls = [what for thread, what in lines if thread == caller]
+    marks = [number for number, what in enumerate(calls) if what.startswith("getppid(")]
+    assert len(marks) == 100
+    between = [b - a - 1 for a, b in zip(marks, marks[1:])]
+    assert min(between) == 0, sorted(between)
+
+
 def test_a_message_passes_a_collective_that_waits(tmp_path):
     done_by_all(run_workers(tmp_path, 2, "message", LARGE, transport="shm"), 2, "shm")
 
@@ -246,6 +266,11 @@ class Hosts:
     def cut(self):
         ip("-n", self.names[0], "link", "set", "cable", "down")
 
+    def bytes_sent(self, side):
+        counted = subprocess.run([*self.on(side), "cat", "/sys/class/net/cable/statistics/tx_bytes"],
+                                 check=True, capture_output=True, text=True)
+        return int(counted.stdout)
+
 
 @pytest.fixture
 def hosts():
@@ -282,6 +307,19 @@ def test_two_hosts_of_two_workers(tmp_path, hosts):
         for process in all_four:
             status, entry, err = end_of(process)
             assert status == 0 and entry["event"] == "done" and entry["transport"] == "shm+tcp", (entry, err)
+
+
+def test_between_hosts_travels_what_two_workers_would_exchange(tmp_path, hosts):
+    count = 6_000_011
+    with Server(tmp_path, "10.213.7.1:0", hosts.on(0)) as store, ByHand(tmp_path, store.uri, 4) as workers:
+        before = [hosts.bytes_sent(side) for side in range(2)]
+        all_four = [workers.start(rank, "once", count, "shared", before=hosts.on(rank // 2)) for rank in range(4)]
+        for process in all_four:
+            status, entry, err = end_of(process)
+            assert status == 0 and entry["event"] == "done" and entry["transport"] == "shm+tcp", (entry, err)
+        for side in range(2):
+            sent = hosts.bytes_sent(side) - before[side]
+            assert 4 * count < sent < 1.1 * 4 * count, (side, sent, 4 * count)
 
 
 @pytest.mark.parametrize("count", (100, 2 * LARGE))

@@ -32,7 +32,8 @@ static void step_all(struct cluster *c) {
     }
 }
 
-static void open_cluster(struct cluster *c, int size, bool shared, size_t most, uint64_t seed) {
+static void open_hosts(struct cluster *c, int size, bool shared, int local, size_t most,
+                       uint64_t seed) {
     const char *endpoints[FAKE_MAX];
     struct rf_error err;
 
@@ -40,6 +41,7 @@ static void open_cluster(struct cluster *c, int size, bool shared, size_t most, 
     c->size = size;
     c->now = 1;
     c->world = fake_world_create(size, shared, most, seed);
+    c->world->local = local;
     for (int rank = 0; rank < size; rank++) {
         endpoints[rank] = "fake";
     }
@@ -60,6 +62,10 @@ static void open_cluster(struct cluster *c, int size, bool shared, size_t most, 
     for (int rank = 0; rank < size; rank++) {
         assert_int_equal(rf__group_state(c->groups[rank]), RF__GROUP_RUNNING);
     }
+}
+
+static void open_cluster(struct cluster *c, int size, bool shared, size_t most, uint64_t seed) {
+    open_hosts(c, size, shared, 0, most, seed);
 }
 
 static void close_cluster(struct cluster *c) {
@@ -332,6 +338,15 @@ static void run_until_done(struct cluster *c, struct buffers *b) {
     fail_msg("the operations are not complete");
 }
 
+static void submit(struct cluster *c, struct buffers *b, int rank) {
+    struct rf__op_params params = {.call = b->call};
+    struct rf_error err;
+
+    if (rf__group_submit(c->groups[rank], &params, c->now, &b->op, &err)) {
+        fail_msg("%s", err.text);
+    }
+}
+
 static void run_call(struct cluster *c, const struct rf_call *call, unsigned in_place_mask,
                      bool heap) {
     struct buffers b[FAKE_MAX] = {0};
@@ -339,10 +354,7 @@ static void run_call(struct cluster *c, const struct rf_call *call, unsigned in_
 
     for (int rank = 0; rank < c->size; rank++) {
         prepare(c, &b[rank], call, rank, in_place_mask >> (rank % 3) & 1, heap);
-        struct rf__op_params params = {.call = b[rank].call};
-        if (rf__group_submit(c->groups[rank], &params, c->now, &b[rank].op, &err)) {
-            fail_msg("%s", err.text);
-        }
+        submit(c, &b[rank], rank);
     }
     run_until_done(c, b);
     for (int rank = 0; rank < c->size; rank++) {
@@ -424,6 +436,178 @@ static void shared_memory_agrees_with_the_oracle(void **state) {
                 }
             }
         }
+        close_cluster(&c);
+    }
+}
+
+/* Many chunks, more of them than the stage holds; and calls that differ follow each other on it. */
+static void ordinary_memory_goes_over_the_stage(void **state) {
+    (void)state;
+    unsigned turn = 0;
+    for (int size = 2; size <= 5; size += 3) {
+        struct cluster c;
+        open_cluster(&c, size, true, 0, (uint64_t)size);
+        size_t counts[] = {17001, 400003};
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            for (size_t k = 0; k < sizeof colls / sizeof *colls; k++) {
+                for (int in_place = 0; in_place < 2; in_place++) {
+                    struct rf_call call = {
+                        .coll = colls[k], .count = counts[i], .root = (int)(turn % (unsigned)size)};
+                    choose(&call, turn++);
+                    run_call(&c, &call, in_place, false);
+                }
+            }
+        }
+        for (int rank = 0; rank < size; rank++) {
+            assert_int_equal(rf__group_last_algorithm(c.groups[rank]), RF_ALGORITHM_SHARED);
+        }
+        close_cluster(&c);
+    }
+}
+
+/* What one rank after the other folds, exactly: 'allreduce' of floats whose sum depends on the
+ * order. */
+static void hosts_fold_in_rank_order(void **state) {
+    (void)state;
+    static const struct {
+        int size, local;
+        size_t most;
+    } groups[] = {{4, 2, 0}, {6, 2, 0}, {6, 3, 7000}, {8, 2, 30000}, {12, 4, 0}, {4, 2, 500}};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        struct cluster c;
+        int size = groups[g].size;
+        size_t counts[] = {1, 2500, 50021, 1000003};
+        open_hosts(&c, size, true, groups[g].local, groups[g].most, g);
+        for (size_t k = 0; k < (groups[g].most ? 3 : sizeof counts / sizeof *counts); k++) {
+            struct buffers b[FAKE_MAX] = {0};
+            struct rf_call call = {.coll = RF_COLL_ALLREDUCE,
+                                   .redop = RF_AVG,
+                                   .count = counts[k],
+                                   .algorithm =
+                                       k % 2 ? RF_ALGORITHM_AUTO : RF_ALGORITHM_HIERARCHICAL};
+            struct rf__rng rng = rf__rng(counts[k], g, 0);
+            float *want = calloc(counts[k], sizeof *want);
+            for (int rank = 0; rank < size; rank++) {
+                prepare(&c, &b[rank], &call, rank, rank % 2, false);
+                float *in = (float *)(uintptr_t)b[rank].call.send;
+                for (size_t i = 0; i < counts[k]; i++) {
+                    in[i] = rf__rng_float(&rng) * (i % 3 ? 1.0f : 1e6f);
+                    want[i] = rank ? want[i] + in[i] : in[i];
+                }
+                submit(&c, &b[rank], rank);
+            }
+            run_until_done(&c, b);
+            for (int rank = 0; rank < size; rank++) {
+                const float *got = b[rank].call.recv;
+                assert_int_equal(rf__op_result(b[rank].op), 1);
+                for (size_t i = 0; i < counts[k]; i++) {
+                    if (got[i] != want[i] / (float)size) {
+                        fail_msg("%d ranks, %d a host, rank %d, element %zu of %zu: %a not %a",
+                                 size, groups[g].local, rank, i, counts[k], (double)got[i],
+                                 (double)(want[i] / (float)size));
+                    }
+                }
+                bool by_hosts = k != 1 || counts[k] * sizeof *want > 8192;
+                assert_int_equal(rf__group_last_algorithm(c.groups[rank]),
+                                 by_hosts ? RF_ALGORITHM_HIERARCHICAL : RF_ALGORITHM_NAIVE);
+                finish(&c, &b[rank], rank, false);
+            }
+            free(want);
+        }
+        /* Other collectives, which go over the links, between calls by way of the hosts. */
+        for (unsigned turn = 0; turn < 3 * sizeof colls / sizeof *colls; turn++) {
+            struct rf_call call = {.coll = colls[turn % (sizeof colls / sizeof *colls)],
+                                   .count = turn % 2 ? 4001 : 11,
+                                   .root = (int)(turn % (unsigned)size)};
+            choose(&call, turn);
+            run_call(&c, &call, turn % 4, false);
+        }
+        close_cluster(&c);
+    }
+}
+
+/* A rank that ends in the middle takes all with it, whichever host they are on; and calls that
+ * differ are found. */
+static void hosts_fail_together(void **state) {
+    int lost = 0;
+    (void)state;
+    for (int dead = 0; dead < 6; dead++) {
+        for (int at = 0; at < 40; at += 3) {
+            struct cluster c;
+            struct buffers b[FAKE_MAX] = {0};
+            struct rf_call call = {.coll = RF_COLL_ALLREDUCE, .count = 300000};
+            open_hosts(&c, 6, true, 2, 40000, (uint64_t)at);
+            for (int rank = 0; rank < 6; rank++) {
+                prepare(&c, &b[rank], &call, rank, false, false);
+                submit(&c, &b[rank], rank);
+            }
+            for (int i = 0; i < at; i++) {
+                step_all(&c);
+            }
+            fake_kill(c.world, dead);
+            c.dead[dead] = true;
+            run_until_done(&c, b);
+            for (int rank = 0; rank < 6; rank++) {
+                if (rank != dead) {
+                    struct rf_error err;
+                    int result = rf__op_result(b[rank].op);
+                    if (result == 1 && at > 0) { /* it had all it needed */
+                        check(&c, &b[rank], rank, false);
+                        continue;
+                    }
+                    assert_int_equal(result, RF_ELOST);
+                    lost++;
+                    rf__group_error(c.groups[rank], &err);
+                    assert_int_equal(err.rank, dead);
+                }
+            }
+            for (int rank = 0; rank < 6; rank++) {
+                finish(&c, &b[rank], rank, false);
+            }
+            close_cluster(&c);
+        }
+    }
+    assert_true(lost > 100);
+    for (int odd = 0; odd < 6; odd++) {
+        struct cluster c;
+        struct buffers b[FAKE_MAX] = {0};
+        open_hosts(&c, 6, true, 2, 0, 1);
+        for (int rank = 0; rank < 6; rank++) {
+            struct rf_call call = {.coll = RF_COLL_ALLREDUCE,
+                                   .count = rank == odd ? 300001 : 300000};
+            prepare(&c, &b[rank], &call, rank, false, false);
+            submit(&c, &b[rank], rank);
+        }
+        run_until_done(&c, b);
+        for (int rank = 0; rank < 6; rank++) {
+            assert_int_equal(rf__op_result(b[rank].op), RF_EMISMATCH);
+            finish(&c, &b[rank], rank, false);
+        }
+        close_cluster(&c);
+    }
+}
+
+/* Once every size was there, calls allocate nothing: the first allocation would fail, and the call
+ * with it. */
+static void nothing_is_allocated_after_warm_up(void **state) {
+    (void)state;
+    static const struct {
+        bool shared, heap;
+        int local;
+    } kinds[] = {{true, true, 0}, {true, false, 0}, {true, false, 2}, {false, false, 0}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct cluster c;
+        open_hosts(&c, 4, kinds[k].shared, kinds[k].local, 0, k);
+        for (int turn = 0; turn < 2; turn++) {
+            rf__alloc_fail_after(turn ? 0 : -1);
+            for (size_t i = 0; i < sizeof colls / sizeof *colls; i++) {
+                for (size_t count = 1; count < 100000; count = count * 7 + 3) {
+                    struct rf_call call = {.coll = colls[i], .count = count};
+                    run_call(&c, &call, 1, kinds[k].heap);
+                }
+            }
+        }
+        rf__alloc_fail_after(-1);
         close_cluster(&c);
     }
 }
@@ -1147,6 +1331,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_algorithms_agree_with_the_oracle),
         cmocka_unit_test(shared_memory_agrees_with_the_oracle),
+        cmocka_unit_test(ordinary_memory_goes_over_the_stage),
+        cmocka_unit_test(nothing_is_allocated_after_warm_up),
+        cmocka_unit_test(hosts_fold_in_rank_order),
+        cmocka_unit_test(hosts_fail_together),
         cmocka_unit_test(every_type_and_operation),
         cmocka_unit_test(long_messages_are_cut_into_frames),
         cmocka_unit_test(several_in_flight),
