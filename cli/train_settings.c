@@ -54,6 +54,9 @@ static const struct setting table[TRAIN_SETTINGS] = {
      TRAIN(ddp.bucket_bytes)},
     {"first-bucket-bytes", "SIZE", "of the first one, small so that it starts early (1M)", SIZE,
      TRAIN(ddp.first_bucket_bytes)},
+    {"compress", "NAME",
+     "what gradients travel as: none, bf16 or int8, which makes up for what it loses (none)", TEXT,
+     OWN(compress)},
     {"transport", "NAME", "auto, shm or tcp (auto)", TEXT, OWN(transport)},
     {"algorithm", "NAME", "of collectives that can use it: ring, direct, tree, ...; auto (auto)",
      TEXT, OWN(algorithm)},
@@ -277,6 +280,17 @@ static bool is_set(const struct train_settings *settings, const char *name) {
     return false;
 }
 
+static int compress_read(struct train_settings *settings, struct rf_error *err) {
+    if (!settings->compress) {
+        settings->compress = rf_wire_name(settings->train.ddp.wire);
+    }
+    if (rf_wire_parse(settings->compress, &settings->train.ddp.wire)) {
+        return report_fail(err, RF_EUSAGE, 0, "--compress is none, bf16 or int8, not '%s'",
+                           settings->compress);
+    }
+    return RF_OK;
+}
+
 /* What is said about checkpoints must make sense together. */
 static int divergence_read(struct train_settings *settings, struct rf_error *err) {
     const char *what = settings->on_divergence ? settings->on_divergence : "stop";
@@ -321,9 +335,8 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
                  "on Debian: apt install dataset-fashion-mnist, then: "
                  "--data /usr/share/datasets/fashion-mnist");
     }
-    if (!code) {
-        code = divergence_read(settings, &err);
-    }
+    code = code ? code : compress_read(settings, &err);
+    code = code ? code : divergence_read(settings, &err);
     if (code) {
         if (quiet_errors) {
             return -1;

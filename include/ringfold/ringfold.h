@@ -16,5 +16,6 @@
 #include <ringfold/tuning.h>
 #include <ringfold/types.h>
 #include <ringfold/version.h>
+#include <ringfold/wire.h>
 
 #endif
