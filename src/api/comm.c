@@ -687,7 +687,7 @@ int rf_run(struct rf_comm *comm, const struct rf_call *call) {
     struct rf_error err;
 
     rf__engine_lock(comm->engine);
-    int64_t now = rf__now();
+    int64_t now = rf__lately();
     int rc = submit(comm, &params, now, &op, &err);
     if (rc == 0) {
         rc = finish(comm, op, now, -1, NULL);

@@ -310,6 +310,13 @@ void rf__group_check_local(struct rf__group *group) {
     if (net && net->shared && !usable) {
         check_hosts(group);
     }
+    struct rf__team team = group->shared.team;
+    for (int k = 0; k < team.size && (group->shared.usable || group->hosts.usable); k++) {
+        group->shared.boards[k] = net->shared->board(net, team.first + k);
+        if (!group->shared.boards[k]) { /* its link is lost: calls over the others find that out */
+            group->shared.usable = group->hosts.usable = false;
+        }
+    }
 }
 
 /* Links of all peers: what has arrived, what is due, messages. */
@@ -370,7 +377,8 @@ static void choose(struct rf__group *group, struct rf__op *op) {
 static int begin_call(struct rf__group *group, struct rf__op *op) {
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
-    if (op->algorithm == RF_ALGORITHM_AUTO) {
+    bool is_plain = group->shared.usable && !group->options.tuning; /* SHARED, as said above */
+    if (op->algorithm == RF_ALGORITHM_AUTO && !is_plain) {
         choose(group, op);
     }
     group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL;
@@ -439,7 +447,6 @@ bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t no
     if (!group->shared.usable || now - group->stepped > RUSH_WITHIN_US * 1000) {
         return false;
     }
-    group->now = now;
     for (int k = 0; k < RUSH_LOOKS && group->state == RF__GROUP_RUNNING; k++) {
         bool moved = run_calls(group);
         if (op->state == RF__OP_DONE) {

@@ -135,6 +135,9 @@ struct rf__shared_run {
     struct rf__team team;
     uint64_t post; /* calls that went over the boards; the number of the one that runs */
     bool untold;   /* something was published, and who sleeps was not woken yet */
+    void *boards[RF_MAX_LOCAL_RANKS]; /* of the team, by rank - team.first */
+    size_t most;                      /* bytes that a rank of the call sends */
+    bool is_inline;                   /* the boards have room for them */
     enum rf__shared_phase phase;
     enum rf__shared_mode mode;
     int waiting; /* every rank below has arrived */
