@@ -566,7 +566,8 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         goto out;
     }
     /* each worker computes with at least one thread, and has an engine */
-    bool crowded = options->local_size > allowed_cores();
+    int cores = options->local_cores ? options->local_cores : allowed_cores();
+    bool crowded = options->local_size > cores;
     rc = rf__engine_create(comm->group, comm->net, comm->poller, crowded, &comm->engine, err);
     if (rc) {
         goto out;

@@ -287,7 +287,8 @@ static void link_up(struct rf__os_net *net, struct rf__conn *conn) {
     link->state = RF__LINK_UP;
     link->attempts = 0;
     if (conn->kind == RF__LINK_TCP) {
-        rf__tcp_tune(conn->source.fd, net->detect_ns);
+        rf__tcp_tune(conn->source.fd, net->detect_ns,
+                     !strcmp(link->endpoint.host, net->endpoint.host));
         net->has_tcp = true;
     }
     net->work = true;

@@ -190,7 +190,7 @@ int rf__tcp_accept(int listener); /* the socket, or -errno */
 
 /* After connect: 0 or an errno. Notes both addresses. */
 int rf__tcp_connected(struct rf__conn *conn);
-void rf__tcp_tune(int fd, int64_t detect_ns);
+void rf__tcp_tune(int fd, int64_t detect_ns, bool same_host);
 ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, const struct iovec *parts,
                       int count);
 ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, void *buffer, size_t bytes);
