@@ -811,9 +811,6 @@ void rf__group_destroy(struct rf__group *group) {
     if (!group) {
         return;
     }
-    if (group->stage.memory) {
-        group->options.net->shared->release(group->options.net, group->stage.memory);
-    }
     rf__elastic_free(group);
     rf__exec_free(&group->exec);
     rf__free(group->peers);

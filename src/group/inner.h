@@ -156,7 +156,9 @@ struct rf__place {
 
 /* Ordinary memory on one host goes over a stage, chunk by chunk. */
 struct rf__stage {
-    unsigned char *memory; /* in the own heap; NULL until it is needed */
+    /* In the own heap; NULL until it is needed. It goes with the net, not before: a slower rank may
+     * still take from it what it needs of the last call, and its own mapping keeps the pages. */
+    unsigned char *memory;
     bool found;            /* its place there is known, in this generation */
     struct rf__place place;
     uint64_t base;                          /* chunks of the generation's calls before this one */

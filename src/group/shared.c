@@ -208,7 +208,10 @@ static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf
         is_inline = is_inline && slot->has_data;
         is_staged = is_staged && slot->has_stage;
     }
-    return is_direct ? RF__SHARED_DIRECT : is_staged ? RF__SHARED_STAGED : RF__SHARED_STREAM;
+    return is_direct   ? RF__SHARED_DIRECT
+           : is_inline ? RF__SHARED_INLINE
+           : is_staged ? RF__SHARED_STAGED
+                       : RF__SHARED_STREAM;
 }
 
 int rf__shared_map(struct rf__group *group, int rank, const struct rf__place *place, size_t need,
