@@ -159,7 +159,7 @@ struct rf__stage {
     /* In the own heap; NULL until it is needed. It goes with the net, not before: a slower rank may
      * still take from it what it needs of the last call, and its own mapping keeps the pages. */
     unsigned char *memory;
-    bool found;            /* its place there is known, in this generation */
+    bool found; /* its place there is known, in this generation */
     struct rf__place place;
     uint64_t base;                          /* chunks of the generation's calls before this one */
     uint64_t chunks, staged, folded, taken; /* of the call that runs */
