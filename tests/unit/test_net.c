@@ -182,7 +182,7 @@ static void send_some(struct node *nodes, int from, int to, struct stream *s, st
     }
     size_t cut = (size_t)rf__rng_below(rng, count + 1);
     struct iovec parts[3] = {{bytes, cut}, {NULL, 0}, {bytes + cut, count - cut}};
-    ssize_t n = nodes[from].net->ops->write(nodes[from].net, to, parts, 3);
+    ssize_t n = nodes[from].net->ops->write(nodes[from].net, to, 0, parts, 3);
     assert_true(n >= 0 && (size_t)n <= count);
     s->sent += (uint64_t)n;
 }
@@ -194,8 +194,8 @@ static void receive_some(struct node *nodes, int from, int to, struct stream *s,
     size_t count = (size_t)rf__rng_below(rng, rf__rng_below(rng, 4) ? 300 : sizeof bytes) + 1;
     const void *view = bytes;
     bool peek = net->kind[from] == RF__LINK_SHM && rf__rng_below(rng, 2);
-    ssize_t n =
-        peek ? net->ops->peek(net, from, &view, count) : net->ops->read(net, from, bytes, count);
+    ssize_t n = peek ? net->ops->peek(net, from, 0, &view, count)
+                     : net->ops->read(net, from, 0, bytes, count);
     assert_true(n >= 0 && (size_t)n <= count);
     for (ssize_t i = 0; i < n; i++) {
         if (((const unsigned char *)view)[i] != expected(from, to, s->received + (uint64_t)i)) {
@@ -205,7 +205,7 @@ static void receive_some(struct node *nodes, int from, int to, struct stream *s,
     }
     if (peek && n > 0) {
         n = (ssize_t)rf__rng_below(rng, (uint64_t)n) + 1; /* the rest is seen again */
-        net->ops->consume(net, from, (size_t)n);
+        net->ops->consume(net, from, 0, (size_t)n);
     }
     s->received += (uint64_t)n;
 }
@@ -307,16 +307,17 @@ static void the_end_comes_last(void **state) {
             memset(bytes, 7, sizeof bytes);
             mesh_create(nodes, 2, &both[t]);
             struct iovec part = {bytes, sizeof bytes};
-            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), sizeof bytes);
+            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), sizeof bytes);
             if (polite) {
                 nodes[1].net->ops->shutdown(nodes[1].net, 0);
-                assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), RF_ELOST);
+                assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), RF_ELOST);
                 turn_all(nodes, 2, 0);
             } else {
                 node_destroy(&nodes[1]);
             }
             for (;;) {
-                ssize_t n = nodes[0].net->ops->read(nodes[0].net, 1, got + have, sizeof got - have);
+                ssize_t n =
+                    nodes[0].net->ops->read(nodes[0].net, 1, 0, got + have, sizeof got - have);
                 if (n == RF_ELOST) {
                     break;
                 }
@@ -333,8 +334,8 @@ static void the_end_comes_last(void **state) {
             assert_int_equal(nodes[0].error[1].code, RF_ELOST);
             assert_int_equal(nodes[0].error[1].rank, 1);
             assert_non_null(strstr(nodes[0].error[1].text, "closed by peer"));
-            assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, got, 1), RF_ELOST);
-            assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), RF_ELOST);
+            assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, 0, got, 1), RF_ELOST);
+            assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), RF_ELOST);
             if (polite) { /* whoever ended it hears nothing */
                 assert_int_equal(nodes[1].down[0], 0);
             }
@@ -351,12 +352,12 @@ static void the_end_is_told_to_those_who_do_not_read(void **state) {
         char bytes[100] = {1}, got[200];
         mesh_create(nodes, 2, &both[t]);
         struct iovec part = {bytes, sizeof bytes};
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), sizeof bytes);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), sizeof bytes);
         node_destroy(&nodes[0]);
         wait_for(nodes, 2, &nodes[1].down[0]);
-        ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got);
+        ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got);
         assert_int_equal(n, sizeof bytes);
-        assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), RF_ELOST);
+        assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got), RF_ELOST);
         node_destroy(&nodes[1]);
     }
 }
@@ -394,7 +395,7 @@ static void child_life(const struct setting *setting, int from, int to) {
     for (int peer = 0; peer < 2; peer++) {
         struct iovec part = {bytes, sizeof bytes};
         wait_for(nodes, 3, &nodes[2].up[peer]);
-        if (nodes[2].net->ops->write(nodes[2].net, peer, &part, 1) != LAST_WORDS) {
+        if (nodes[2].net->ops->write(nodes[2].net, peer, 0, &part, 1) != LAST_WORDS) {
             _exit(1);
         }
     }
@@ -445,7 +446,7 @@ static void a_killed_worker_is_noticed(void **state) {
             unsigned char bytes[LAST_WORDS + 1];
             size_t have = 0;
             ssize_t n;
-            while ((n = nodes[i].net->ops->read(nodes[i].net, 2, bytes + have,
+            while ((n = nodes[i].net->ops->read(nodes[i].net, 2, 0, bytes + have,
                                                 sizeof bytes - have)) >= 0) {
                 have += (size_t)n;
                 turn_all(nodes, 3, 0);
@@ -966,16 +967,16 @@ static void a_cut_is_silent(void **state) {
         mesh_create(nodes, 2, &both[t]);
         struct rf__net *net = nodes[1].net;
         memcpy(text, "one", 4);
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 4);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), 4);
         mute(&nodes[1], rf__now() + 3600000 * RF__MS);
         memcpy(text, "two", 4);
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 4);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), 4);
         assert_quiet(&nodes[1]);
-        assert_int_equal(net->ops->read(net, 0, text, 4), 0);
-        assert_int_equal(net->ops->write(net, 0, &part, 1), 0);
-        assert_int_equal(net->ops->peek(net, 0, &view, 4), t ? RF_EUNSUPPORTED : 0);
+        assert_int_equal(net->ops->read(net, 0, 0, text, 4), 0);
+        assert_int_equal(net->ops->write(net, 0, 0, &part, 1), 0);
+        assert_int_equal(net->ops->peek(net, 0, 0, &view, 4), t ? RF_EUNSUPPORTED : 0);
         turn_all(nodes, 2, 0);
-        assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, text, 4), 0);
+        assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, 0, text, 4), 0);
         node_destroy(&nodes[0]);
         assert_quiet(&nodes[1]);
         assert_int_equal(nodes[1].down[0], 0);
@@ -986,7 +987,7 @@ static void a_cut_is_silent(void **state) {
         size_t have = 0;
         char got[8];
         while (have < sizeof got) {
-            ssize_t n = net->ops->read(net, 0, got + have, sizeof got - have);
+            ssize_t n = net->ops->read(net, 0, 0, got + have, sizeof got - have);
             assert_true(n >= 0);
             have += (size_t)n;
             if (!n) {
@@ -995,7 +996,7 @@ static void a_cut_is_silent(void **state) {
         }
         assert_memory_equal(got, "one\0two", 8);
         while (!nodes[1].down[0]) {
-            assert_true(net->ops->read(net, 0, got, 1) <= 0);
+            assert_true(net->ops->read(net, 0, 0, got, 1) <= 0);
             node_turn(&nodes[1], RF__MS);
         }
         node_destroy(&nodes[1]);
@@ -1082,22 +1083,22 @@ static void a_cut_wire_ends_what_is_read(void **state) {
         node_create(&nodes[i], &both[1], good_key, "job", 200);
     }
     mesh_open(nodes, 2, 1);
-    assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 5);
+    assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), 5);
     int64_t limit = rf__now() + 60000 * RF__MS;
-    while (nodes[1].net->ops->read(nodes[1].net, 0, got, 2) != 2) {
+    while (nodes[1].net->ops->read(nodes[1].net, 0, 0, got, 2) != 2) {
         node_turn(&nodes[1], RF__MS);
         assert_true(rf__now() < limit);
     }
     set_loopback(false);
-    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), 5);
+    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), 5);
     while (!nodes[1].down[0]) {
         node_turn(&nodes[1], RF__MS);
         assert_true(rf__now() < limit);
     }
-    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), 3);
+    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got), 3);
     assert_memory_equal(got, "gun", 3);
-    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), RF_ELOST);
-    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), RF_ELOST);
+    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got), RF_ELOST);
+    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), RF_ELOST);
     mesh_destroy(nodes, 2);
     assert_int_equal(setns(before, CLONE_NEWNET), 0);
     close(before);
@@ -1123,13 +1124,13 @@ static void nonsense_in_a_ring_ends_the_link(void **state) {
         for (int i = 0; i < 100 && n >= 0; i++) {
             char room[65536] = {0};
             struct iovec much = {room, sizeof room};
-            n = tail ? nodes[0].net->ops->write(nodes[0].net, 1, &much, 1)
-                     : nodes[0].net->ops->read(nodes[0].net, 1, &byte, 1);
+            n = tail ? nodes[0].net->ops->write(nodes[0].net, 1, 0, &much, 1)
+                     : nodes[0].net->ops->read(nodes[0].net, 1, 0, &byte, 1);
         }
         assert_int_equal(n, RF_ELOST);
         wait_for(nodes, 2, &nodes[0].down[1]);
         assert_int_equal(nodes[0].error[1].code, RF_EPROTO);
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), RF_ELOST);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), RF_ELOST);
         mesh_destroy(nodes, 2);
     }
 }
@@ -1154,7 +1155,7 @@ static bool worker_turn(struct worker *w) {
     while (net->ops->next_event(net, &event)) {
         moved = true;
     }
-    ssize_t n = w->received < w->to_receive ? net->ops->read(net, w->peer, bytes, most) : 0;
+    ssize_t n = w->received < w->to_receive ? net->ops->read(net, w->peer, 0, bytes, most) : 0;
     for (ssize_t i = 0; i < n; i++) {
         if (bytes[i] != expected(w->peer, own, w->received + (uint64_t)i)) {
             abort();
@@ -1169,7 +1170,7 @@ static bool worker_turn(struct worker *w) {
         bytes[i] = expected(own, w->peer, w->sent + i);
     }
     struct iovec part = {bytes, count};
-    n = count ? net->ops->write(net, w->peer, &part, 1) : 0;
+    n = count ? net->ops->write(net, w->peer, 0, &part, 1) : 0;
     w->sent += n > 0 ? (uint64_t)n : 0;
     return moved || n > 0;
 }
