@@ -362,6 +362,7 @@ static int comm_options_read(const struct train_settings *settings, struct rf_op
 
     rf_options_init(options);
     int code = rf_options_from_environ(options, environ, err);
+    options->streams = settings->streams ? settings->streams : options->streams;
     if (code || !settings->transport) {
         return code;
     }

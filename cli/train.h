@@ -12,11 +12,12 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 28 };
+enum { TRAIN_SETTINGS = 29 };
 
 struct train_settings {
     struct rf_train_options train;
     const char *transport;
+    int streams;                                       /* 0: not given */
     const char *log, *save, *save_gradients, *run_dir; /* NULL: not given */
     const char *on_divergence;
     bool quiet;

@@ -154,6 +154,18 @@ static int lanes_for(const struct rf__group *group, const struct rf__transfer *t
     return transfer->bytes > RF__SPREAD_FROM ? rf__link_lanes(group, transfer->peer) : 1;
 }
 
+/* Several pieces for each lane, so that none has much more to do than the others at the end; whole
+ * pages, and with them whole elements. */
+static size_t piece_bytes(size_t total, int lanes) {
+    size_t piece = total / (4 * (size_t)lanes) & ~(size_t)4095;
+
+    if (lanes == 1) {
+        return RF__FRAME_PAYLOAD;
+    }
+    piece = piece < RF__SPREAD_MOST ? piece : RF__SPREAD_MOST;
+    return piece > RF__SPREAD_LEAST ? piece : RF__SPREAD_LEAST;
+}
+
 /* On one lane. 1 when there is nothing more to do on it, 0 when it is full, or an error. */
 static int send_on(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
                    const unsigned char *from, struct rf__pending_send *send, int lane, size_t most,
@@ -205,7 +217,7 @@ static int send_on(struct rf__group *group, const struct rf__op *op, const struc
 int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
                   const unsigned char *from, struct rf__pending_send *send, bool *moved) {
     int lanes = lanes_for(group, to), result = 1;
-    size_t most = lanes > 1 ? RF__SPREAD_PIECE : RF__FRAME_PAYLOAD;
+    size_t most = piece_bytes(to->bytes, lanes);
 
     if (!send->begun && group->peers[to->peer].is_sending) {
         return 0;

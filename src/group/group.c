@@ -323,7 +323,7 @@ static bool serve_lane(struct rf__group *group, int rank, int index, bool *moved
     if (rc == 1 && lane->frame.kind == RF__FRAME_DATA) {
         (void)rf__exec_check(group, rank, index);
     }
-    if (!lane->greeted && index) {
+    if (index && (!lane->greeted || lane->tx.owner == RF__TX_CONTROL)) {
         (void)rf__link_flush(group, rank, index, moved);
     }
     return true;

@@ -135,8 +135,8 @@ struct rf__exec {
 
 enum { RF__PIECE_BYTES = 256 << 10 };
 
-/* A message of more bytes than this goes out over all lanes, in pieces of that size. */
-enum { RF__SPREAD_FROM = 256 << 10, RF__SPREAD_PIECE = 256 << 10 };
+/* A message of more bytes than this goes out over all lanes, in pieces of such a size. */
+enum { RF__SPREAD_FROM = 256 << 10, RF__SPREAD_LEAST = 64 << 10, RF__SPREAD_MOST = 256 << 10 };
 
 enum rf__shared_phase {
     RF__SHARED_IDLE,

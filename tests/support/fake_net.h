@@ -40,6 +40,7 @@ struct fake_world {
     bool shared;
     int local;   /* ranks on each host where memory is shared; 0: all on one */
     size_t most; /* bytes a read or write moves at most; 0: as many as fit */
+    bool late;   /* further lanes are there when the test says so, in net.lanes */
     int stingy;  /* so many of as many calls to read or write find nothing to do */
     struct rf__rng rng;
     struct fake_net nets[FAKE_MAX];
@@ -94,7 +95,7 @@ static int fake_open(struct rf__net *net, const struct rf__net_group *group, str
         net->host[peer] = self->world->shared ? peer / local * local : peer;
         if (peer != group->rank) {
             net->kind[peer] = shares ? RF__LINK_SHM : RF__LINK_TCP;
-            net->lanes[peer] = shares ? 1 : net->most_lanes;
+            net->lanes[peer] = shares || self->world->late ? 1 : net->most_lanes;
             self->events[self->event_count++] =
                 (struct rf__net_event){.kind = RF__NET_UP, .peer = peer};
         }
