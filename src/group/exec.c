@@ -406,7 +406,8 @@ static int expect(struct rf__group *group, const struct rf__op *op, const struct
     }
     size_t size = rf_type_size(op->params.call.type);
     if (ahead || frame->seq < op->seq || frame->bytes > from->bytes ||
-        frame->offset > from->bytes - frame->bytes || (frame->offset | frame->bytes) % size ||
+        frame->offset > from->bytes - frame->bytes ||
+        ((frame->offset | frame->bytes) & (size - 1)) ||
         frame->bytes - lane->taken > from->bytes - received) {
         return rf__group_fail(group, RF_EPROTO, from->peer,
                               "rank %d sent a piece of call %llu that does not fit", from->peer,

@@ -45,6 +45,7 @@ struct node {
 struct setting {
     enum rf_transport transport;
     const char *bind;
+    int streams;
 };
 
 static void node_create(struct node *node, const struct setting *setting, const unsigned char *key,
@@ -55,7 +56,8 @@ static void node_create(struct node *node, const struct setting *setting, const 
                                       .key_bytes = 16,
                                       .transport = setting->transport,
                                       .detect_ms = detect_ms,
-                                      .bind = setting->bind};
+                                      .bind = setting->bind,
+                                      .streams = setting->streams};
     memset(node, 0, sizeof *node);
     assert_int_equal(rf__poller_create(&node->poller, &err), 0);
     if (rf__net_create(&options, node->poller, &node->net, &err)) {
@@ -1269,6 +1271,150 @@ static void notify_wakes_a_sleeper(void **state) {
     mesh_destroy(nodes, 2);
 }
 
+/* ---- Several streams ---- */
+
+static void wait_for_lanes(struct node *nodes, int lanes) {
+    int64_t limit = rf__now() + 60000 * RF__MS;
+    while (nodes[0].net->lanes[1] < lanes || nodes[1].net->lanes[0] < lanes) {
+        turn_all(nodes, 2, RF__MS);
+        assert_true(rf__now() < limit);
+    }
+    for (int i = 0; i < 20; i++) { /* no more come */
+        turn_all(nodes, 2, RF__MS);
+    }
+    assert_int_equal(nodes[0].net->lanes[1], lanes);
+    assert_int_equal(nodes[1].net->lanes[0], lanes);
+}
+
+static void pair_create(struct node *nodes, int streams_0, int streams_1, int detect_ms) {
+    struct setting settings[2] = {{RF_TRANSPORT_TCP, "127.0.0.1", streams_0},
+                                  {RF_TRANSPORT_TCP, "127.0.0.1", streams_1}};
+    for (int i = 0; i < 2; i++) {
+        node_create(&nodes[i], &settings[i], good_key, "job", detect_ms);
+        assert_int_equal(nodes[i].net->most_lanes, settings[i].streams);
+    }
+    mesh_open(nodes, 2, 1);
+    wait_for_lanes(nodes, streams_0 < streams_1 ? streams_0 : streams_1);
+}
+
+/* So many as both want; what is written on each is read from one of the other side, and the first
+ * is the first on both. */
+static void streams_are_as_many_as_both_want(void **state) {
+    (void)state;
+    static const int wanted[][2] = {{4, 4}, {2, 5}, {5, 2}, {1, 3}, {3, 1}, {64, 64}};
+    int before = open_descriptors();
+    for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+        struct node nodes[2];
+        pair_create(nodes, wanted[k][0], wanted[k][1], DETECT_MS);
+        int lanes = nodes[0].net->lanes[1];
+        for (int from = 0; from < 2; from++) {
+            bool seen[64] = {false};
+            int count = 0;
+            for (int lane = 0; lane < lanes; lane++) {
+                unsigned char byte = (unsigned char)lane;
+                struct iovec part = {&byte, 1};
+                assert_int_equal(
+                    nodes[from].net->ops->write(nodes[from].net, 1 - from, lane, &part, 1), 1);
+            }
+            int64_t limit = rf__now() + 60000 * RF__MS;
+            while (count < lanes) {
+                turn_all(nodes, 2, RF__MS);
+                assert_true(rf__now() < limit);
+                for (int lane = 0; lane < lanes; lane++) {
+                    unsigned char byte;
+                    struct rf__net *net = nodes[1 - from].net;
+                    if (net->ops->read(net, from, lane, &byte, 1) == 1) {
+                        assert_true(byte < lanes && !seen[byte] && (byte == 0) == (lane == 0));
+                        seen[byte] = true;
+                        count++;
+                    }
+                }
+            }
+        }
+        node_open(nodes, 0, 2, 2); /* a new generation begins with one, and gets them all again */
+        assert_int_equal(nodes[0].net->lanes[1], 1);
+        mesh_open(nodes, 2, 3);
+        wait_for_lanes(nodes, lanes);
+        mesh_destroy(nodes, 2);
+        assert_int_equal(open_descriptors(), before);
+    }
+}
+
+/* What was written before a link was shut arrives on every stream, then its end. */
+static void the_end_comes_last_on_every_stream(void **state) {
+    (void)state;
+    enum { LANES = 4, ROOM = 1 << 20 };
+    struct node nodes[2];
+    static unsigned char bytes[ROOM];
+    size_t written[LANES], got[LANES] = {0}, sent = 0, read = 0;
+    int ended = 0;
+    pair_create(nodes, LANES, LANES, DETECT_MS);
+    for (int lane = 0; lane < LANES; lane++) {
+        struct iovec part = {bytes, ROOM >> (lane * 3)};
+        ssize_t n = nodes[0].net->ops->write(nodes[0].net, 1, lane, &part, 1);
+        assert_true(n > 0);
+        written[lane] = (size_t)n;
+        sent += written[lane];
+    }
+    nodes[0].net->ops->shutdown(nodes[0].net, 1);
+    int64_t limit = rf__now() + 60000 * RF__MS;
+    while (ended < LANES) {
+        turn_all(nodes, 2, RF__MS);
+        assert_true(rf__now() < limit);
+        ended = 0;
+        for (int lane = LANES - 1; lane >= 0; lane--) {
+            ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, lane, bytes + got[lane], 10000);
+            assert_true(n >= 0 || n == RF_ELOST);
+            ended += n == RF_ELOST;
+            got[lane] += n > 0 ? (size_t)n : 0;
+            read += n > 0 ? (size_t)n : 0;
+        }
+    }
+    for (int lane = 0; lane < LANES; lane++) { /* their numbers at the two ends may differ */
+        bool found = false;
+        for (int other = 0; other < LANES; other++) {
+            found = found || got[lane] == written[other];
+        }
+        assert_true(found);
+    }
+    assert_int_equal(read, sent);
+    wait_for(nodes, 2, &nodes[1].down[0]);
+    assert_non_null(strstr(nodes[1].error[0].text, "worker 0"));
+    mesh_destroy(nodes, 2);
+}
+
+/* A stream that is lost by itself takes the link with it. */
+static void a_lost_stream_ends_the_link(void **state) {
+    (void)state;
+    for (int reset = 0; reset < 2; reset++) {
+        struct node nodes[2];
+        pair_create(nodes, 3, 3, 300);
+        const struct rf__os_net *net = (const struct rf__os_net *)nodes[0].net;
+        int fd = net->links[1].more[1]->source.fd;
+        if (reset) {
+            struct linger hard = {1, 0};
+            assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard), 0);
+            int copy = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            assert_true(copy >= 0);
+            assert_int_equal(dup2(copy, fd), fd);
+            close(copy);
+        } else {
+            assert_int_equal(shutdown(fd, SHUT_WR), 0);
+        }
+        wait_for(nodes, 2, &nodes[1].down[0]);
+        assert_int_equal(nodes[1].error[0].code, RF_ELOST);
+        assert_int_equal(nodes[1].error[0].rank, 0);
+        assert_non_null(strstr(nodes[1].error[0].text, "127.0.0.1:"));
+        for (int lane = 0; lane < 3; lane++) {
+            unsigned char byte = 0;
+            struct iovec part = {&byte, 1};
+            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, lane, &part, 1), RF_ELOST);
+            assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, lane, &byte, 1), RF_ELOST);
+        }
+        mesh_destroy(nodes, 2);
+    }
+}
+
 /* ---- Without memory ---- */
 
 static void every_failed_allocation_is_survived(void **state) {
@@ -1330,6 +1476,9 @@ int main(void) {
         cmocka_unit_test(nonsense_in_a_ring_ends_the_link),
         cmocka_unit_test(nobody_sleeps_for_ever),
         cmocka_unit_test(notify_wakes_a_sleeper),
+        cmocka_unit_test(streams_are_as_many_as_both_want),
+        cmocka_unit_test(the_end_comes_last_on_every_stream),
+        cmocka_unit_test(a_lost_stream_ends_the_link),
         cmocka_unit_test(every_failed_allocation_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
