@@ -1,5 +1,6 @@
 # The few commands a person needs; CMake does the work. `make demo` and `make check` do all the set-up on a fresh Debian 12.
-.PHONY: all setup demo check install debug asan tsan format clean
+# `make bench SECTIONS="shm tcp" ROUNDS=5` measures the collectives beside Open MPI, MPICH and Gloo; without SECTIONS all.
+.PHONY: all setup demo check bench install debug asan tsan format clean
 .DEFAULT_GOAL := all
 
 all: build/build.ninja
@@ -16,6 +17,11 @@ demo: setup all
 
 check: setup
 	tools/check
+
+ROUNDS = 3
+bench: setup all
+	tools/setup bench
+	bench/collectives/run $(SECTIONS) --rounds $(ROUNDS)
 
 install: all
 	cmake --install build

@@ -13,6 +13,7 @@
 #include <argp.h>
 #include <ringfold/comm.h>
 #include <ringfold/version.h>
+#include <ringfold/wire.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,9 +41,10 @@ struct settings {
     enum rf_type type;
     enum rf_redop redop;
     enum rf_algorithm algorithm;
+    enum rf_wire wire;
     const char *transport; /* NULL: as the environment says */
     int streams;           /* 0: the same */
-    bool private_memory, out_of_place, check, json;
+    bool private_memory, out_of_place, check, json, verbose;
     bool have_coll, have_redop;
 };
 
@@ -83,7 +85,8 @@ struct bench {
         *other;             /* the full buffer; the results' where they are apart, else NULL */
     struct result *results; /* one a size */
     size_t sizes;
-    struct bench_table table; /* what this rank contributes */
+    struct rf_wire_sum *wire_sum; /* NULL: the collective as it is */
+    struct bench_table table;     /* what this rank contributes */
     double busbw_sum;
     uint64_t wrong;
 };
@@ -97,7 +100,8 @@ enum {
     KEY_PRIVATE,
     KEY_OUT_OF_PLACE,
     KEY_CHECK,
-    KEY_JSON
+    KEY_JSON,
+    KEY_WIRE
 };
 
 static const struct argp_option flags[] = {
@@ -112,10 +116,12 @@ static const struct argp_option flags[] = {
     {"algorithm", KEY_ALGORITHM, "NAME", 0, "Use this one: ring, direct, tree, shared, …; auto", 0},
     {"transport", KEY_TRANSPORT, "NAME", 0, "auto, shm or tcp", 0},
     {"streams", KEY_STREAMS, "N", 0, "TCP connections between two workers (1)", 0},
+    {"wire", KEY_WIRE, "NAME", 0, "Float32 sums travel as this: none, bf16 or int8", 0},
     {"private", KEY_PRIVATE, NULL, 0, "Buffers in ordinary memory, not the library's shared", 0},
     {"out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Results into a second buffer", 0},
     {"check", KEY_CHECK, "0|1", 0, "Verify the results after timing (1)", 0},
     {"json", KEY_JSON, NULL, 0, "One JSON object a line, and nothing else", 0},
+    {"verbose", 'v', NULL, 0, "Say which algorithm is chosen, and why, on stderr", 0},
     {0}};
 
 static void parse_size(struct argp_state *state, const char *text, uint64_t *out) {
@@ -162,15 +168,27 @@ static void parse_names(int key, struct argp_state *state, const char *text, str
 }
 
 static void check_settings(struct argp_state *state, const struct settings *s) {
+    char names[RF_ALGORITHMS_TEXT];
+
     if (!s->have_coll) {
         argp_error(state, "say which collective: allreduce, all_gather, reduce_scatter, …");
     } else if (s->max_bytes < s->min_bytes) {
         argp_error(state, "the last size is smaller than the first");
     } else if (s->have_redop && !collectives[s->coll].reduces) {
         argp_error(state, "%s has no operation", collectives[s->coll].name);
+    } else if (s->wire != RF_WIRE_NONE &&
+               (s->coll != RF_COLL_ALLREDUCE || s->type != RF_F32 || s->redop != RF_SUM ||
+                s->algorithm != RF_ALGORITHM_AUTO)) {
+        argp_error(state, "--wire is for allreduce of f32, sum, by whatever algorithm");
     } else if (!rf_redop_valid(s->redop, s->type)) {
         argp_error(state, "'%s' is not defined for %s", rf_redop_name(s->redop),
                    rf_type_name(s->type));
+    } else if (s->algorithm != RF_ALGORITHM_AUTO && s->coll == SENDRECV) {
+        argp_error(state, "sendrecv has no algorithm");
+    } else if (s->algorithm != RF_ALGORITHM_AUTO &&
+               !rf_algorithm_covers((enum rf_coll)s->coll, s->algorithm)) {
+        argp_error(state, "algorithm %s does not cover %s: %s can", rf_algorithm_name(s->algorithm),
+                   collectives[s->coll].name, rf_algorithms_covering((enum rf_coll)s->coll, names));
     }
 }
 
@@ -211,6 +229,11 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     case KEY_STREAMS:
         parse_number(state, text, 1, RF_MAX_STREAMS, &s->streams);
         break;
+    case KEY_WIRE:
+        if (rf_wire_parse(text, &s->wire)) {
+            argp_error(state, "'%s' is no wire type: none, bf16 or int8", text);
+        }
+        break;
     case KEY_PRIVATE:
         s->private_memory = true;
         break;
@@ -223,6 +246,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
         break;
     case KEY_JSON:
         s->json = true;
+        break;
+    case 'v':
+        s->verbose = true;
         break;
     case ARGP_KEY_ARG:
         if (s->have_coll) {
@@ -326,6 +352,9 @@ static int run_once(const struct bench *b, size_t count) {
     int rc;
     if (b->settings->coll == SENDRECV) {
         rc = run_sendrecv(b, count);
+    } else if (b->wire_sum) {
+        float *out = (float *)(void *)(b->other ? b->other : b->memory);
+        rc = rf_wire_sum_run(b->wire_sum, (const float *)(void *)b->memory, out, count);
     } else {
         struct rf_call call = {.coll = (enum rf_coll)b->settings->coll,
                                .type = b->settings->type,
@@ -360,6 +389,21 @@ static void write_inputs(const struct bench *b, size_t count) {
 
 /* -------- the check -------- */
 
+/* Elements that are off by more than compression may be: values are 100 at most, each rank's is
+ * rounded and then their sum, and what the call before has lost may be in it. */
+static uint64_t count_off(const struct bench *b, const struct bench_table *want,
+                          const unsigned char *out, size_t count) {
+    const float *found = (const float *)(const void *)out;
+    float each = b->settings->wire == RF_WIRE_INT8 ? 1.7f : 0.8f, expected;
+    uint64_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&expected, want->elements + i % BENCH_PERIOD * sizeof expected, sizeof expected);
+        float off = found[i] - expected;
+        wrong += !(off <= each * (float)b->size && off >= -each * (float)b->size);
+    }
+    return wrong;
+}
+
 /* Elements of this rank's result that are not what they must be. */
 static uint64_t count_wrong(const struct bench *b, size_t count) {
     static struct bench_table want;
@@ -373,7 +417,8 @@ static uint64_t count_wrong(const struct bench *b, size_t count) {
     case RF_COLL_REDUCE:
         if (s->coll == RF_COLL_ALLREDUCE || is_root(b)) {
             bench_table_reduced(&want, s->type, s->redop, b->size);
-            wrong = bench_count_wrong(&want, out, 0, count);
+            wrong = b->wire_sum ? count_off(b, &want, out, count)
+                                : bench_count_wrong(&want, out, 0, count);
         }
         break;
     case RF_COLL_REDUCE_SCATTER:
@@ -492,10 +537,11 @@ static int conclude(struct bench *b, struct result *r) {
 /* -------- the screen -------- */
 
 static void print_header(const struct bench *b) {
-    printf("# ringfold %s bench %s: %d worker%s, %s, %s memory\n", rf_version(),
+    printf("# ringfold %s bench %s: %d worker%s, %s, %s memory%s%s\n", rf_version(),
            b->collective->name, b->size, b->size == 1 ? "" : "s",
            b->other ? "out of place" : "in place",
-           b->settings->private_memory ? "private" : "shared");
+           b->settings->private_memory ? "private" : "shared", b->wire_sum ? ", as " : "",
+           b->wire_sum ? rf_wire_name(b->settings->wire) : "");
     printf("#%12s %13s %5s %5s %5s %12s %8s %8s %6s  %-18s %s\n", "size (B)", "count", "type",
            "redop", "root", "time (us)", "algbw", "busbw", "#wrong", "algorithm", "transport");
 }
@@ -514,11 +560,13 @@ static void print_result(const struct bench *b, const struct result *r) {
         printf(
             "{\"collective\":\"%s\",\"bytes\":%zu,\"count\":%zu,\"type\":\"%s\",\"redop\":\"%s\","
             "\"root\":%d,\"time_us\":%.3f,\"algbw\":%.6g,\"busbw\":%.6g,\"wrong\":%s,"
-            "\"algorithm\":\"%s\",\"transport\":\"%s\",\"n\":%d,\"iterations\":%d,"
+            "\"algorithm\":\"%s\",\"transport\":\"%s\",\"wire\":\"%s\",\"n\":%d,"
+            "\"iterations\":%d,"
             "\"in_place\":%s,\"private\":%s,\"version\":\"%s\"}\n",
             b->collective->name, r->bytes, r->count, type, redop, root, r->seconds * 1e6, r->algbw,
-            r->busbw, s->check ? wrong : "null", algorithm, transport, b->size, r->iterations,
-            b->other ? "false" : "true", s->private_memory ? "true" : "false", rf_version());
+            r->busbw, s->check ? wrong : "null", algorithm, transport, rf_wire_name(s->wire),
+            b->size, r->iterations, b->other ? "false" : "true",
+            s->private_memory ? "true" : "false", rf_version());
     } else {
         printf(" %12zu %13zu %5s %5s %5d %12.2f %8.3f %8.3f %6s  %-18s %s\n", r->bytes, r->count,
                type, redop, root, r->seconds * 1e6, r->algbw, r->busbw, wrong, algorithm,
@@ -538,6 +586,14 @@ static void print_end(const struct bench *b) {
 
 /* -------- set-up -------- */
 
+/* What was chosen is the same on all: rank 0 tells of it. */
+static void on_choice(void *context, const char *line) {
+    struct rf_comm **comm = context;
+    if (*comm && rf_rank(*comm) == 0) {
+        fprintf(stderr, "%s\n", line);
+    }
+}
+
 static int join(const struct settings *s, struct rf_comm **out, struct rf_error *err) {
     struct rf_options options;
     rf_options_init(&options);
@@ -549,6 +605,8 @@ static int join(const struct settings *s, struct rf_comm **out, struct rf_error 
                                                                : RF_TRANSPORT_AUTO;
         }
         options.streams = s->streams ? s->streams : options.streams;
+        options.choice = s->verbose ? on_choice : NULL;
+        options.choice_context = out;
         rc = rf_comm_create(&options, out, err);
     }
     return rc;
@@ -628,6 +686,9 @@ static int prepare(struct bench *b, struct rf_error *err) {
     }
     if (!rc && (s->out_of_place || s->coll == SENDRECV)) {
         rc = get_memory(b, bytes, &b->other, err);
+    }
+    if (!rc && s->wire != RF_WIRE_NONE) {
+        rc = rf_wire_sum_create(b->comm, s->wire, count_for(b, s->max_bytes), &b->wire_sum, err);
     }
     if (!rc) {
         rc = list_sizes(b, err);
@@ -718,6 +779,7 @@ int cmd_bench(int argc, char **argv) {
         status = EXIT_FAILURE;
     }
     free_results(&bench);
+    rf_wire_sum_destroy(bench.wire_sum);
     if (bench.comm) {
         free_memory(&bench, bench.other);
         free_memory(&bench, bench.memory);

@@ -10,6 +10,7 @@ int cmd_run(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 int cmd_store(int argc, char **argv);
 int cmd_drill(int argc, char **argv);
 int cmd_rollback(int argc, char **argv);

@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"train", cmd_train, "train a built-in model, as a worker or alone"},
     {"plan", cmd_plan, "show what a collective would send, without sending it"},
     {"bench", cmd_bench, "measure the collectives"},
+    {"tune", cmd_tune, "measure which algorithms are the fastest here, and have them used"},
     {"store", cmd_store, "serve or look into a job's store"},
     {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
     {"ckpt", cmd_ckpt, "look at checkpoints, verify, copy, export and prune them"},

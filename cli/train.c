@@ -363,6 +363,14 @@ static int comm_options_read(const struct train_settings *settings, struct rf_op
     rf_options_init(options);
     int code = rf_options_from_environ(options, environ, err);
     options->streams = settings->streams ? settings->streams : options->streams;
+    if (!code && settings->algorithm &&
+        rf_algorithm_parse(settings->algorithm, &options->algorithm)) {
+        char covering[RF_ALGORITHMS_TEXT];
+        return report_fail(err, RF_EUSAGE, 0,
+                           "there is no algorithm '%s'; there are auto, shared, hierarchical, %s",
+                           settings->algorithm,
+                           rf_algorithms_covering(RF_COLL_ALLREDUCE, covering));
+    }
     if (code || !settings->transport) {
         return code;
     }
@@ -374,6 +382,14 @@ static int comm_options_read(const struct train_settings *settings, struct rf_op
     }
     return report_fail(err, RF_EUSAGE, 0, "there is no transport '%s'; there are auto, shm and tcp",
                        settings->transport);
+}
+
+/* What was chosen is the same on all: rank 0 tells of it. */
+static void on_choice(void *context, const char *line) {
+    struct session *session = context;
+    if (session->comm && rf_rank(session->comm) == 0) {
+        fprintf(stderr, "%s\n", line);
+    }
 }
 
 /* Whether the launcher started more than this one worker and this is not the first: then rank 0
@@ -401,6 +417,8 @@ int cmd_train(int argc, char **argv) {
         }
         return exit_status(code);
     }
+    options.choice = session.settings.verbose ? on_choice : NULL;
+    options.choice_context = &session;
     options.elastic = true;
     session.elastic = options.min_size > 0;
     session.is_guest = session.elastic && getenv("RINGFOLD_GUEST");

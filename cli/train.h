@@ -12,15 +12,15 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 29 };
+enum { TRAIN_SETTINGS = 31 };
 
 struct train_settings {
     struct rf_train_options train;
-    const char *transport;
+    const char *transport, *algorithm;
     int streams;                                       /* 0: not given */
     const char *log, *save, *save_gradients, *run_dir; /* NULL: not given */
-    const char *on_divergence;
-    bool quiet;
+    const char *on_divergence, *compress;
+    bool quiet, verbose;
     char cache[PATH_MAX]; /* of train.index_cache */
     enum train_source sources[TRAIN_SETTINGS];
 };

@@ -58,7 +58,7 @@ static const char *ms_text(char out[FORMAT_MAX], double seconds) {
 
 void screen_start(struct train_screen *screen, const struct train_settings *settings,
                   const struct rf_train_start *start, const char *transport, const char *folder) {
-    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], host[64] = "";
+    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], host[64] = "", wire[40] = "";
 
     if (screen->quiet) {
         return;
@@ -70,10 +70,13 @@ void screen_start(struct train_screen *screen, const struct train_settings *sett
         fprintf(screen->out, "%d workers, rank 0 on %s, by %s, %s\n", start->size, host, transport,
                 start->compute);
     }
-    fprintf(screen->out, "%s, %s parameters; batch %u = %u x %u; %s samples, %s steps\n",
+    if (settings->train.ddp.wire != RF_WIRE_NONE && start->size > 1) {
+        snprintf(wire, sizeof wire, "; gradients travel as %s", settings->compress);
+    }
+    fprintf(screen->out, "%s, %s parameters; batch %u = %u x %u; %s samples, %s steps%s\n",
             settings->train.model, format_count(a, start->parameters), start->batch, start->shards,
             start->batch / start->shards, format_count(b, start->train_samples),
-            format_count(c, start->steps));
+            format_count(c, start->steps), wire);
     fprintf(screen->out, "output in %s; Ctrl-C stops after the step\n", folder);
     fflush(screen->out);
 }

@@ -54,9 +54,14 @@ static const struct setting table[TRAIN_SETTINGS] = {
      TRAIN(ddp.bucket_bytes)},
     {"first-bucket-bytes", "SIZE", "of the first one, small so that it starts early (1M)", SIZE,
      TRAIN(ddp.first_bucket_bytes)},
+    {"compress", "NAME",
+     "what gradients travel as: none, bf16 or int8, which makes up for what it loses (none)", TEXT,
+     OWN(compress)},
     {"transport", "NAME", "auto, shm or tcp (auto)", TEXT, OWN(transport)},
     {"streams", "N", "TCP connections between two workers of two hosts, 1 to 64 (1)", STREAMS,
      OWN(streams)},
+    {"algorithm", "NAME", "of collectives that can use it: ring, direct, tree, ...; auto (auto)",
+     TEXT, OWN(algorithm)},
     {"log", "FILE", "write each step and at last a summary to FILE, as JSON lines", TEXT, OWN(log)},
     {"save", "FILE", "where the trained weights go (model.safetensors in the run folder)", TEXT,
      OWN(save)},
@@ -230,6 +235,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'q':
         settings->quiet = true;
         return 0;
+    case 'v':
+        settings->verbose = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num) {
             argp_error(state, "one model is trained, and '%s' is one more", arg);
@@ -256,9 +264,10 @@ static int environment_read(struct train_settings *settings, struct rf_error *er
     char name[64];
 
     for (int i = 0; i < FLAGS; i++) {
-        bool is_library = !strcmp(table[i].name, "transport") || table[i].kind == STREAMS;
+        bool is_library = !strcmp(table[i].name, "transport") ||
+                          !strcmp(table[i].name, "algorithm") || table[i].kind == STREAMS;
         if (settings->sources[i] == TRAIN_FLAG || is_library) {
-            continue; /* the library reads RINGFOLD_TRANSPORT and RINGFOLD_STREAMS itself */
+            continue; /* the library reads these itself */
         }
         const char *text = getenv(variable_name(&table[i], name));
         if (text && text[0] && setting_set(settings, i, text, TRAIN_ENVIRONMENT)) {
@@ -276,6 +285,17 @@ static bool is_set(const struct train_settings *settings, const char *name) {
         }
     }
     return false;
+}
+
+static int compress_read(struct train_settings *settings, struct rf_error *err) {
+    if (!settings->compress) {
+        settings->compress = rf_wire_name(settings->train.ddp.wire);
+    }
+    if (rf_wire_parse(settings->compress, &settings->train.ddp.wire)) {
+        return report_fail(err, RF_EUSAGE, 0, "--compress is none, bf16 or int8, not '%s'",
+                           settings->compress);
+    }
+    return RF_OK;
 }
 
 /* What is said about checkpoints must make sense together. */
@@ -299,7 +319,7 @@ static int divergence_read(struct train_settings *settings, struct rf_error *err
 }
 
 int train_settings_read(struct train_settings *settings, int argc, char **argv, bool quiet_errors) {
-    struct argp_option options[FLAGS + 2] = {{0}};
+    struct argp_option options[FLAGS + 3] = {{0}};
     struct argp argp = {options, parse_option, "MODEL", doc, NULL, NULL, NULL};
     struct rf_error err = {0};
 
@@ -310,6 +330,8 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
             (struct argp_option){table[i].name, KEY_BASE + i, table[i].arg, 0, table[i].help, 0};
     }
     options[FLAGS] = (struct argp_option){"quiet", 'q', NULL, 0, "print nothing but errors", 0};
+    options[FLAGS + 1] = (struct argp_option){
+        "verbose", 'v', NULL, 0, "say which algorithms are chosen, and why, on stderr", 0};
     if (argp_parse(&argp, argc, argv, quiet_errors ? ARGP_SILENT : 0, NULL, settings)) {
         return quiet_errors ? -1 : EX_USAGE;
     }
@@ -320,9 +342,8 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
                  "on Debian: apt install dataset-fashion-mnist, then: "
                  "--data /usr/share/datasets/fashion-mnist");
     }
-    if (!code) {
-        code = divergence_read(settings, &err);
-    }
+    code = code ? code : compress_read(settings, &err);
+    code = code ? code : divergence_read(settings, &err);
     if (code) {
         if (quiet_errors) {
             return -1;

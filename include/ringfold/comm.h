@@ -18,6 +18,7 @@
 
 #include <ringfold/error.h>
 #include <ringfold/limits.h>
+#include <ringfold/tuning.h>
 #include <ringfold/types.h>
 #include <stdbool.h>
 
@@ -67,6 +68,15 @@ struct rf_options {
     int cool_down_ms; /* how long a slow worker stays out */
     int event_fd;     /* where each event goes as one line of JSON (docs/EVENTS.md); -1: nowhere */
     bool faults;      /* take orders for rehearsed faults from the store (`ringfold drill`) */
+
+    /* Choosing algorithms (tuning.h); the same on all workers, which is checked. */
+    char tuning[RF_TUNING_PATH]; /* file of a table; empty: the library's own */
+
+    /* Told in one line, for people, what was chosen for a call, and why: once for each collective
+     * and size (to a power of two). Within a call, or by the library's thread: of this
+     * communicator it may use rf_rank and rf_size only. NULL: nobody is told. */
+    void (*choice)(void *context, const char *line);
+    void *choice_context;
 };
 
 /* A fixed group of one, AUTO for the rest, one stream, detect 3 s, start timeout 5 min; slow_evict
@@ -76,8 +86,9 @@ RF_API void rf_options_init(struct rf_options *options);
 /* Overwrites what the RINGFOLD_* variables in `environ` (as main's third argument; only read) set:
  * JOB STORE RANK SIZE LOCAL_SIZE KEY_FD (a descriptor, read from its start) KEY_FILE TRANSPORT
  * STREAMS ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT SLOW_WINDOW
- * COOL_DOWN EVENT_FD FAULTS. Durations take "3s", "500ms", "5m". RF_EINVAL names the variable that
- * cannot be used. */
+ * COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default"). Durations take "3s", "500ms", "5m".
+ * RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING the user's own table is
+ * taken, where there is one (rf_tuning_user_path). */
 RF_API RF_MUST_CHECK int rf_options_from_environ(struct rf_options *options, char **environ,
                                                  struct rf_error *err);
 

@@ -55,6 +55,10 @@ struct rf_ddp_options {
     uint32_t
         hash_every; /* full hash of the registered state every K steps; 0: never but at the start */
     enum rf_algorithm algorithm;
+    enum rf_wire wire; /* what gradients travel as; the same on all members. NONE: float32, the
+                          default. Averages are bit-identical on all members in each. INT8 adds what
+                          was lost in one step to the gradients of the next, so rf_ddp_grad shows
+                          it once the parameter is ready */
 };
 
 struct rf_step {
@@ -128,6 +132,7 @@ typedef void rf_ddp_told_fn(void *context, const struct rf_checkpoint_news *news
 /* Bytes held for one worker. */
 struct rf_ddp_memory {
     size_t gradients, averaged;
+    size_t compression; /* what travels, and what it has lost */
 };
 
 RF_API void rf_ddp_options_init(struct rf_ddp_options *options);

@@ -13,7 +13,9 @@
 #include <ringfold/plan.h>
 #include <ringfold/store.h>
 #include <ringfold/train.h>
+#include <ringfold/tuning.h>
 #include <ringfold/types.h>
 #include <ringfold/version.h>
+#include <ringfold/wire.h>
 
 #endif

@@ -66,6 +66,14 @@ extern "C" {
     X(SHARED, shared)                                                                              \
     X(HIERARCHICAL, hierarchical)
 
+/* What sums of float32 travel as, between the members that form them (docs/WIRE.md). BF16 is
+ * rounded once on the way to a sum and once on the way back; INT8 is 8 bits an element and a scale
+ * for each 256, and what that loses is kept and added to the next sum. */
+#define RF_WIRE_LIST(X)                                                                            \
+    X(NONE, none)                                                                                  \
+    X(BF16, bf16)                                                                                  \
+    X(INT8, int8)
+
 #define RF_X(NAME, name, bytes) RF_##NAME,
 enum rf_type { RF_TYPE_LIST(RF_X) RF_TYPE_COUNT };
 #undef RF_X
@@ -78,6 +86,9 @@ enum rf_coll { RF_COLL_LIST(RF_X) RF_COLL_COUNT };
 #define RF_X(NAME, name) RF_ALGORITHM_##NAME,
 enum rf_algorithm { RF_ALGORITHM_LIST(RF_X) RF_ALGORITHM_COUNT };
 #undef RF_X
+#define RF_X(NAME, name) RF_WIRE_##NAME,
+enum rf_wire { RF_WIRE_LIST(RF_X) RF_WIRE_COUNT };
+#undef RF_X
 
 /* Bytes of one element; 0 for a value outside the enum. */
 RF_API size_t rf_type_size(enum rf_type type);
@@ -88,6 +99,7 @@ RF_API const char *rf_type_name(enum rf_type type);
 RF_API const char *rf_redop_name(enum rf_redop redop);
 RF_API const char *rf_coll_name(enum rf_coll coll);
 RF_API const char *rf_algorithm_name(enum rf_algorithm algorithm);
+RF_API const char *rf_wire_name(enum rf_wire wire);
 
 /* The other way round; dashes and underscores are the same. RF_EINVAL and an untouched *out for an
  * unknown name. */
@@ -95,6 +107,7 @@ RF_API RF_MUST_CHECK int rf_type_parse(const char *name, enum rf_type *out);
 RF_API RF_MUST_CHECK int rf_redop_parse(const char *name, enum rf_redop *out);
 RF_API RF_MUST_CHECK int rf_coll_parse(const char *name, enum rf_coll *out);
 RF_API RF_MUST_CHECK int rf_algorithm_parse(const char *name, enum rf_algorithm *out);
+RF_API RF_MUST_CHECK int rf_wire_parse(const char *name, enum rf_wire *out);
 
 /* Whether the operation is defined for the type (bitwise operations are not, for floats). */
 RF_API bool rf_redop_valid(enum rf_redop redop, enum rf_type type);

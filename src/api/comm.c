@@ -34,8 +34,9 @@ struct rf_comm {
     struct rf__faulty_blobs *storage; /* the saver's, where failures are rehearsed */
     enum rf_algorithm last_algorithm;
     const char *transport;
-    int rank, size;        /* as the caller is told */
-    int ids[RF_MAX_RANKS]; /* of the generation taken over */
+    struct rf_tuning *tuning; /* NULL: the library's own table */
+    int rank, size;           /* as the caller is told */
+    int ids[RF_MAX_RANKS];    /* of the generation taken over */
     bool healed[RF_MAX_RANKS];
     void **memory; /* from rf_mem_alloc, where none is shared */
     size_t memory_count, memory_room;
@@ -58,13 +59,13 @@ static bool op_done(void *context) {
 
 /* With the lock held. The caller's generation may be over while a later one runs already: what it
  * starts is of its own. */
-static int submit(struct rf_comm *comm, const struct rf__op_params *params, struct rf__op **out,
-                  struct rf_error *err) {
+static int submit(struct rf_comm *comm, const struct rf__op_params *params, int64_t now,
+                  struct rf__op **out, struct rf_error *err) {
     if (comm->runner.elastic && rf__group_running(comm->group) != comm->runner.generation) {
         return rf__fail(err, RF_EREVOKED, 0, "generation %llu is over",
                         (unsigned long long)comm->runner.generation);
     }
-    return rf__group_submit(comm->group, params, rf__now(), out, err);
+    return rf__group_submit(comm->group, params, now, out, err);
 }
 
 static int runner_start(struct rf__runner *runner, const struct rf__op_params *params,
@@ -73,7 +74,7 @@ static int runner_start(struct rf__runner *runner, const struct rf__op_params *p
     struct rf_error err;
 
     rf__engine_lock(comm->engine);
-    int rc = submit(comm, params, out, &err);
+    int rc = submit(comm, params, rf__now(), out, &err);
     if (rc == 0) {
         rf__engine_kick(comm->engine);
     }
@@ -96,12 +97,16 @@ static void note_alive(struct rf_comm *comm, int64_t at) {
 }
 
 /* With the lock held. */
-static int finish(struct rf_comm *comm, struct rf__op *op, int timeout_ms, int64_t *busy_ns) {
-    int64_t deadline = timeout_ms < 0 ? RF__NEVER : rf__now() + timeout_ms * RF__MS;
-    note_alive(comm, RF__NEVER); /* who waits here does not stand still */
-    int rc = rf__engine_drive(comm->engine, op_done, op, deadline);
-    note_alive(comm, rf__now());
+static int finish(struct rf_comm *comm, struct rf__op *op, int64_t now, int timeout_ms,
+                  int64_t *busy_ns) {
+    int rc = 0;
 
+    if (!rf__engine_rush(comm->engine, op, now)) {
+        int64_t deadline = timeout_ms < 0 ? RF__NEVER : rf__now() + timeout_ms * RF__MS;
+        note_alive(comm, RF__NEVER); /* who waits here does not stand still */
+        rc = rf__engine_drive(comm->engine, op_done, op, deadline);
+        note_alive(comm, rf__now());
+    }
     if (rc == 0) {
         rc = rf__op_result(op);
         comm->last_algorithm = rf__group_last_algorithm(comm->group);
@@ -118,7 +123,7 @@ static int runner_wait(struct rf__runner *runner, struct rf__op *op, int timeout
                        int64_t *busy_ns) {
     struct rf_comm *comm = (struct rf_comm *)runner;
     rf__engine_lock(comm->engine);
-    int rc = finish(comm, op, timeout_ms, busy_ns);
+    int rc = finish(comm, op, rf__now(), timeout_ms, busy_ns);
     rf__engine_unlock(comm->engine);
     return rc;
 }
@@ -473,6 +478,18 @@ static int meet(struct rf_comm *comm, struct rf_error *err) {
     return rc;
 }
 
+/* The table that the options name. */
+static int load_tuning(struct rf_comm *comm, struct rf_error *err) {
+    int rc = 0;
+
+    if (comm->options.tuning[0]) {
+        comm->tuning = rf__alloc(1, sizeof *comm->tuning);
+        rc = comm->tuning ? rf_tuning_load(comm->options.tuning, comm->tuning, err)
+                          : rf__fail(err, RF_ENOMEM, 0, "no memory for a table of algorithms");
+    }
+    return rc;
+}
+
 static bool is_elastic(const struct rf_options *options) {
     return options->elastic && options->min_size > 0;
 }
@@ -506,6 +523,10 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .slow_window = options->slow_window,
     };
     comm->events.fd = options->event_fd;
+    rc = load_tuning(comm, err);
+    if (rc) {
+        goto out;
+    }
     if (options->size > 1 || comm->runner.elastic) {
         rc = open_links(comm, err);
         if (rc) {
@@ -516,6 +537,10 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         .rank = options->rank,
         .size = options->size,
         .algorithm = options->algorithm,
+        .tuning = comm->tuning,
+        .tuning_name = comm->options.tuning,
+        .choice = options->choice,
+        .choice_context = options->choice_context,
         .detect_ms = options->detect_ms,
         .start_timeout_ms = options->start_timeout_ms,
         .clock = &rf__system_clock,
@@ -589,6 +614,7 @@ void rf_comm_destroy(struct rf_comm *comm) {
         rf__free(comm->memory[i]);
     }
     rf__free(comm->memory);
+    rf__free(comm->tuning);
     rf__free(comm);
 }
 
@@ -662,9 +688,10 @@ int rf_run(struct rf_comm *comm, const struct rf_call *call) {
     struct rf_error err;
 
     rf__engine_lock(comm->engine);
-    int rc = submit(comm, &params, &op, &err);
+    int64_t now = rf__now();
+    int rc = submit(comm, &params, now, &op, &err);
     if (rc == 0) {
-        rc = finish(comm, op, -1, NULL);
+        rc = finish(comm, op, now, -1, NULL);
     }
     rf__engine_unlock(comm->engine);
     return rc;

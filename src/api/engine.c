@@ -13,7 +13,14 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { SPIN_US = 50, CROWDED_SPIN_US = 4, LINGER_MS = 3, LOOK_US = 20, BUSY_LOOK_MS = 5 };
+enum {
+    PAUSE_US = 5,
+    SPIN_US = 50,
+    CROWDED_SPIN_US = 4,
+    LINGER_MS = 3,
+    LOOK_US = 20,
+    BUSY_LOOK_MS = 5
+};
 
 struct rf__engine {
     struct rf__group *group;
@@ -171,14 +178,26 @@ void rf__engine_kick(struct rf__engine *engine) {
     } /* else what arrives wakes it */
 }
 
-static void relax(const struct rf__engine *engine) {
-    if (engine->crowded) {
+/* Whom we wait for may stand in line for the very core that we spin on. */
+static void relax(const struct rf__engine *engine, int64_t waited_ns) {
+    if (engine->crowded || waited_ns > PAUSE_US * 1000) {
         sched_yield();
     } else {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
+}
+
+bool rf__engine_rush(struct rf__engine *engine, const struct rf__op *op, int64_t now) {
+    if (engine->polling || !rf__group_rush(engine->group, op, now)) {
+        return false;
+    }
+    engine->driven = now;
+    if (!rf__group_is_idle(engine->group)) {
+        wake_engine(engine);
+    }
+    return true;
 }
 
 int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), void *context,
@@ -202,7 +221,7 @@ int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), voi
         if (moved) {
             moved_at = now;
         } else if (!engine->net || now - moved_at < engine->spin_ns) {
-            relax(engine);
+            relax(engine, now - moved_at);
         } else {
             engine->asleep = true;
             sleep_until(engine, deadline);

@@ -28,6 +28,10 @@ void rf__engine_unlock(struct rf__engine *engine);
  * soon. */
 void rf__engine_kick(struct rf__engine *engine);
 
+/* With the lock held: a small operation through shared memory is often over at once. Whether this
+ * one is; else rf__engine_drive goes on. */
+bool rf__engine_rush(struct rf__engine *engine, const struct rf__op *op, int64_t now);
+
 /* With the lock held: steps the driver until done(context), at most until `deadline` (ns). 0, or
  * RF_ETIMEDOUT. */
 int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), void *context,

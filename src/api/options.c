@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_ID = 999999 };
 
@@ -144,6 +145,20 @@ static int read_choices(char **environ_list, struct rf_options *options, struct 
     return 0;
 }
 
+/* A table by name, or the user's own. */
+static int read_tuning(char **environ_list, struct rf_options *options, struct rf_error *err) {
+    char own[RF_TUNING_PATH];
+    int rc = read_text(environ_list, "TUNING", options->tuning, sizeof options->tuning, err);
+
+    if (rc == 0 && !strcmp(options->tuning, "default")) {
+        options->tuning[0] = 0;
+    } else if (rc == 0 && !options->tuning[0] && !rf_tuning_user_path(environ_list, own) &&
+               access(own, F_OK) == 0) {
+        memcpy(options->tuning, own, sizeof own);
+    }
+    return rc;
+}
+
 static int read_elastic(char **environ_list, struct rf_options *options, struct rf_error *err) {
     int faults = options->faults;
     const struct {
@@ -201,6 +216,9 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
         rc = read_choices(environ_list, options, err);
     }
     if (rc == 0) {
+        rc = read_tuning(environ_list, options, err);
+    }
+    if (rc == 0) {
         rc = read_key(environ_list, options, err);
     }
     return rc;
@@ -236,8 +254,10 @@ int rf__options_check(const struct rf_options *options, struct rf_error *err) {
                         options->size - 1);
     }
     if (!memchr(options->job, 0, sizeof options->job) ||
-        !memchr(options->store, 0, sizeof options->store)) {
-        return rf__fail(err, RF_EINVAL, 0, "the job's name or the store's address has no end");
+        !memchr(options->store, 0, sizeof options->store) ||
+        !memchr(options->tuning, 0, sizeof options->tuning)) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "the job's name, the store's address or the table's path has no end");
     }
     if ((unsigned)options->transport > RF_TRANSPORT_TCP ||
         (unsigned)options->algorithm >= RF_ALGORITHM_COUNT) {

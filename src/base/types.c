@@ -23,6 +23,9 @@ static const char *const coll_names[] = {RF_COLL_LIST(RF_X)};
 #define RF_X(NAME, name) [RF_ALGORITHM_##NAME] = #name,
 static const char *const algorithm_names[] = {RF_ALGORITHM_LIST(RF_X)};
 #undef RF_X
+#define RF_X(NAME, name) [RF_WIRE_##NAME] = #name,
+static const char *const wire_names[] = {RF_WIRE_LIST(RF_X)};
+#undef RF_X
 
 static const char *name_of(const char *const *names, unsigned count, unsigned value) {
     return value < count ? names[value] : "?";
@@ -62,6 +65,10 @@ const char *rf_algorithm_name(enum rf_algorithm algorithm) {
     return name_of(algorithm_names, RF_ALGORITHM_COUNT, (unsigned)algorithm);
 }
 
+const char *rf_wire_name(enum rf_wire wire) {
+    return name_of(wire_names, RF_WIRE_COUNT, (unsigned)wire);
+}
+
 #define PARSE(function, type, names, count)                                                        \
     int function(const char *name, type *out) {                                                    \
         int value = parse(names, count, name);                                                     \
@@ -76,6 +83,7 @@ PARSE(rf_type_parse, enum rf_type, type_names, RF_TYPE_COUNT)
 PARSE(rf_redop_parse, enum rf_redop, redop_names, RF_REDOP_COUNT)
 PARSE(rf_coll_parse, enum rf_coll, coll_names, RF_COLL_COUNT)
 PARSE(rf_algorithm_parse, enum rf_algorithm, algorithm_names, RF_ALGORITHM_COUNT)
+PARSE(rf_wire_parse, enum rf_wire, wire_names, RF_WIRE_COUNT)
 
 bool rf_redop_valid(enum rf_redop redop, enum rf_type type) {
     bool is_float = type == RF_F32 || type == RF_F64 || type == RF_F16 || type == RF_BF16;

@@ -1,5 +1,4 @@
-/* From a collective and an algorithm to the function that writes the schedule; groups of one; the
- * choice for AUTO. */
+/* From a collective and an algorithm to the function that writes the schedule; groups of one. */
 #include "coll/schedule.h"
 
 #include "base/assert.h"
@@ -106,44 +105,4 @@ int rf__schedule_write(struct rf__schedule *schedule, const struct rf__schedule_
 void rf__schedule_free(struct rf__schedule *schedule) {
     rf__free(schedule->instrs);
     *schedule = (struct rf__schedule){0};
-}
-
-/* Small messages: fewest latencies. Up to 16 ranks every rank has room for a connection to every
- * other, and the algorithms that fold in rank order send no more than the ring does. Beyond:
- * logarithmic while latency counts, then the ring. */
-static enum rf_algorithm choose_allreduce(int size, size_t bytes) {
-    enum { FEW = 16, KIB = 1024 };
-
-    if (size <= FEW) {
-        return bytes <= 8 * KIB ? RF_ALGORITHM_NAIVE : RF_ALGORITHM_DIRECT;
-    }
-    if (bytes <= 32 * KIB) {
-        return RF_ALGORITHM_RECURSIVE_DOUBLING;
-    }
-    return bytes <= 1024 * KIB ? RF_ALGORITHM_RABENSEIFNER : RF_ALGORITHM_RING;
-}
-
-enum rf_algorithm rf__schedule_choose(enum rf_coll coll, int size, size_t bytes) {
-    switch (coll) {
-    case RF_COLL_ALLREDUCE:
-        return choose_allreduce(size, bytes);
-    case RF_COLL_REDUCE_SCATTER:
-    case RF_COLL_ALL_GATHER:
-        return size <= 16 ? RF_ALGORITHM_DIRECT : RF_ALGORITHM_RING;
-    case RF_COLL_BROADCAST:
-    case RF_COLL_REDUCE:
-        return RF_ALGORITHM_TREE;
-    case RF_COLL_GATHER:
-    case RF_COLL_SCATTER:
-        return size <= 8 ? RF_ALGORITHM_NAIVE : RF_ALGORITHM_TREE;
-    case RF_COLL_ALL_TO_ALL:
-        return RF_ALGORITHM_NAIVE;
-    case RF_COLL_BARRIER:
-        return RF_ALGORITHM_RECURSIVE_DOUBLING;
-    case RF_COLL_SEND:
-    case RF_COLL_RECV:
-    case RF_COLL_COUNT:
-        break;
-    }
-    return RF_ALGORITHM_AUTO;
 }

@@ -73,8 +73,8 @@ void rf__schedule_free(struct rf__schedule *schedule);
 /* Whether rf__schedule_write would cover it. */
 bool rf__schedule_covers(enum rf_coll coll, enum rf_algorithm algorithm);
 
-/* The algorithm for AUTO: `bytes` is count x type size; depends only on what all ranks agree on.
- * AUTO for SEND and RECV. */
+/* The algorithm for AUTO by the library's own table for messages (coll/choose.h): `bytes` is count
+ * x type size; depends only on what all ranks agree on. AUTO for SEND and RECV. */
 enum rf_algorithm rf__schedule_choose(enum rf_coll coll, int size, size_t bytes);
 
 /* Slice `index` of `count` elements cut into `slices`: sizes differ by at most one block of 16

@@ -53,6 +53,9 @@ void rf__ddp_void(struct rf_ddp *ddp) {
     ddp->asked = false; /* it was meant for a unit that is no longer ours */
     ddp->slow_id = -1;  /* what was seen before is of another group */
     ddp->slow.count = 0;
+    if (ddp->compress) { /* it belonged to the work that is void */
+        rf__compress_forget(ddp->compress);
+    }
     if (ddp->saver) {
         rf__saver_forget(ddp->saver); /* until it has loaded or copied another state */
     }

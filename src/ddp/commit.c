@@ -76,6 +76,16 @@ static int finish_count(struct rf_ddp *ddp, struct rf_error *err) {
     return rc ? rf__ddp_fail(ddp, rc, rf__ddp_context(ddp, "counting samples").text, err) : 0;
 }
 
+/* Waits for bucket `k`, in several operations, and unpacks it. */
+static int finish_compressed(struct rf_ddp *ddp, int k, int64_t *busy) {
+    int64_t entered = rf__ddp_now(ddp);
+    int rc = rf__compress_wait(ddp->compress, k, busy);
+
+    ddp->work.blocked += rf__ddp_now(ddp) - entered;
+    ddp->work.blocked_in_buckets += rf__ddp_now(ddp) - entered;
+    return rc;
+}
+
 /* One bucket: waits for it, lets the next start that the limit held back, and hashes its averages
  * while others still run. */
 static int finish_bucket(struct rf_ddp *ddp, struct rf_error *err) {
@@ -83,7 +93,7 @@ static int finish_bucket(struct rf_ddp *ddp, struct rf_error *err) {
     const struct rf__bucket *bucket = &ddp->bucket[k];
     int64_t busy = 0;
 
-    int rc = finish(ddp, &ddp->op[k], &busy);
+    int rc = ddp->compress ? finish_compressed(ddp, k, &busy) : finish(ddp, &ddp->op[k], &busy);
     ddp->attempt.finished++;
     if (rc) {
         return rf__ddp_fail(ddp, rc, rf__ddp_context_of_bucket(ddp, k).text, err);

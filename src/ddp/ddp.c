@@ -13,6 +13,8 @@
  *              all_gather of step reports
  *     measure  allreduce of the totals, all_gather of step reports
  *
+ * (where gradients are compressed, compress.c makes several operations of a bucket)
+ *
  * and beside them, while a unit lasts, messages from those that hold the state to those that copy
  * it.
  *
@@ -39,6 +41,7 @@ void rf__ddp_options_init(struct rf_ddp_options *options) {
         .first_bucket_bytes = (size_t)1 << 20,
         .bucket_bytes = (size_t)25 << 20,
         .algorithm = RF_ALGORITHM_AUTO,
+        .wire = RF_WIRE_NONE,
     };
 }
 
@@ -53,6 +56,9 @@ static int check_options(const struct rf_ddp_options *options, struct rf_error *
     }
     if ((unsigned)options->algorithm >= RF_ALGORITHM_COUNT) {
         return rf__fail(err, RF_EINVAL, 0, "'algorithm' has no value %d", (int)options->algorithm);
+    }
+    if ((unsigned)options->wire >= RF_WIRE_COUNT) {
+        return rf__fail(err, RF_EINVAL, 0, "'wire' has no value %d", (int)options->wire);
     }
     return 0;
 }
@@ -99,6 +105,8 @@ static void unseal(struct rf_ddp *ddp) {
     }
     ddp->control_memory = NULL;
     ddp->averages = ddp->gradients = NULL;
+    rf__compress_destroy(ddp->compress);
+    ddp->compress = NULL;
     rf__free(ddp->carried);
     rf__free(ddp->image);
     ddp->carried = NULL;
@@ -302,7 +310,23 @@ int rf__ddp_register_state(struct rf_ddp *ddp, const char *name, void *state, si
 /* ---- seal
  * ------------------------------------------------------------------------------------- */
 
-/* Exchanges both digests and compares them, those of the registration first. A difference ends the
+/* What the gradients of all members travel as. It is part of the registration too, but here its two
+ * values can be told. */
+static int compare_wires(const struct rf_ddp *ddp, struct rf_error *err) {
+    const uint64_t *digests = ddp->control.all_digests;
+    int odd = 1;
+
+    while (odd < ddp->runner->size && digests[odd * RF__DDP_DIGESTS] == digests[0]) {
+        odd++;
+    }
+    if (odd >= ddp->runner->size) {
+        return 0;
+    }
+    rf__ddp_fail_wires(ddp, odd, digests[odd * RF__DDP_DIGESTS], digests[0], err);
+    return RF_EMISMATCH;
+}
+
+/* Exchanges the digests and compares them, those of the registration first. A difference ends the
  * group: all should see it, but a member that sees it alone (its copy of the digests was damaged)
  * must not leave the others waiting. */
 static int compare_states(struct rf_ddp *ddp, uint64_t state, const char *context, const char *when,
@@ -311,8 +335,9 @@ static int compare_states(struct rf_ddp *ddp, uint64_t state, const char *contex
     struct rf_error cause;
     uint64_t column[RF_MAX_RANKS] = {0};
 
-    ddp->control.digests[0] = ddp->config;
-    ddp->control.digests[1] = state;
+    ddp->control.digests[0] = (uint64_t)ddp->options.wire;
+    ddp->control.digests[1] = ddp->config;
+    ddp->control.digests[2] = state;
     struct rf_call call = {.coll = RF_COLL_ALL_GATHER,
                            .type = RF_U64,
                            .send = ddp->control.digests,
@@ -322,11 +347,12 @@ static int compare_states(struct rf_ddp *ddp, uint64_t state, const char *contex
     if (rc) {
         return rc;
     }
-    for (int which = 0; which < RF__DDP_DIGESTS && rc == 0; which++) {
+    rc = compare_wires(ddp, &cause);
+    for (int which = 1; which < RF__DDP_DIGESTS && rc == 0; which++) {
         for (int r = 0; r < size; r++) {
             column[r] = ddp->control.all_digests[r * RF__DDP_DIGESTS + which];
         }
-        rc = which == 0 ? rf__step_compare(column, size, RF_EMISMATCH,
+        rc = which == 1 ? rf__step_compare(column, size, RF_EMISMATCH,
                                            "set of registered tensors or options", when, &cause)
                         : rf__step_compare(column, size, RF_EDIVERGED, "state", when, &cause);
     }
@@ -398,6 +424,13 @@ static int allocate_blocks(struct rf_ddp *ddp, struct rf_error *err) {
     }
     if (rc == 0) {
         ddp->averages = averages;
+    }
+    if (rc == 0 && ddp->options.wire != RF_WIRE_NONE && ddp->tensors > 0) {
+        struct rf__compress_options compress = {.wire = ddp->options.wire,
+                                                .algorithm = ddp->options.algorithm,
+                                                .floats = ddp->floats,
+                                                .runs = ddp->tensors};
+        rc = rf__compress_create(ddp->runner, &compress, &ddp->compress, err);
     }
     return rc;
 }
@@ -570,7 +603,10 @@ int rf__ddp_state_digests(const struct rf_ddp *ddp, uint64_t *digests, int room)
 
 void rf__ddp_memory(const struct rf_ddp *ddp, struct rf_ddp_memory *out) {
     size_t bytes = ddp->gradients ? ddp->floats * sizeof(float) : 0;
-    *out = (struct rf_ddp_memory){.gradients = bytes, .averaged = bytes};
+    *out = (struct rf_ddp_memory){.gradients = bytes,
+                                  .averaged = bytes,
+                                  .compression =
+                                      ddp->compress ? rf__compress_bytes(ddp->compress) : 0};
 }
 
 int rf__ddp_buckets(const struct rf_ddp *ddp) {

@@ -30,6 +30,9 @@ void rf__ddp_drain(struct rf_ddp *ddp) {
         drain(ddp, &ddp->op[k]);
     }
     ddp->attempt.finished = ddp->attempt.started;
+    if (ddp->compress) {
+        rf__compress_drain(ddp->compress);
+    }
     rf__ddp_heal_drain(ddp);
 }
 
@@ -87,6 +90,19 @@ int rf__ddp_fail(struct rf_ddp *ddp, int code, const char *context, struct rf_er
     }
     (void)rf__wrap(&cause, code, "%s: ", context);
     return rf__ddp_fail_with(ddp, &cause, err);
+}
+
+static const char *wire_name(uint64_t wire) {
+    return wire < RF_WIRE_COUNT ? rf_wire_name((enum rf_wire)wire) : "?";
+}
+
+void rf__ddp_fail_wires(const struct rf_ddp *ddp, int odd, uint64_t wire, uint64_t first,
+                        struct rf_error *err) {
+    (void)rf__fail(err, RF_EMISMATCH, 0,
+                   "gradients of rank %d of %d travel as '%s', those of rank 0 as '%s': give all "
+                   "workers the same compression",
+                   odd, ddp->runner->size, wire_name(wire), wire_name(first));
+    err->rank = odd;
 }
 
 int rf__ddp_run(struct rf_ddp *ddp, const struct rf_call *call, const char *context,

@@ -5,6 +5,7 @@
  *     state.c    parameters and registered state as one run of bytes: hashed, cut into stripes
  *     adopt.c    a new generation: what of our work it keeps
  *     unit.c     begin, the deal of the shards, gradients that become ready
+ *     compress.c gradients that travel as less than float32; knows nothing of the others
  *     save.c     checkpoints: taking them beside the units, and going back to one
  *     heal.c     copying the state from those that hold it to those that do not
  *     commit.c   prepare, agree, commit; and what becomes of a unit that is cut */
@@ -13,13 +14,15 @@
 
 #include "ckpt/saver.h"
 #include "ddp/buckets.h"
+#include "ddp/compress.h"
 #include "ddp/ddp.h"
 #include "member/slow.h"
 #include "member/step.h"
 
 enum {
     RF__DDP_IN_FLIGHT = 256, /* buckets; the rest starts as these complete */
-    RF__DDP_DIGESTS = 2,     /* gathered at the seal: what was registered, and its contents */
+    RF__DDP_DIGESTS = 3,     /* gathered at the seal: what gradients travel as, what was
+                                registered, and its contents */
     RF__DDP_CONTEXT_MAX = 96,
     RF__DDP_CHOICE_BYTES = 512,  /* what to go back to, as the first member found it */
     RF__DDP_VERDICT_BYTES = 256, /* whether a member could */
@@ -150,7 +153,8 @@ struct rf_ddp {
     int buckets;
     uint64_t *region_end; /* of tensors and then extras, in the run of the state's bytes */
     float *gradients, *averages;
-    uint32_t *deal; /* this member's shards in this attempt */
+    struct rf__compress *compress; /* NULL: gradients travel as they are */
+    uint32_t *deal;                /* this member's shards in this attempt */
     void *control_memory;
     struct rf__ddp_control control;
     struct rf__step_report *reports; /* decoded */
@@ -250,6 +254,10 @@ int rf__ddp_broken(const struct rf_ddp *ddp, struct rf_error *err);
 /* Carries one operation out, or fails the attempt. */
 int rf__ddp_run(struct rf_ddp *ddp, const struct rf_call *call, const char *context,
                 struct rf_error *err);
+
+/* Fills `err`: gradients of rank `odd` travel as another type than those of rank 0. */
+void rf__ddp_fail_wires(const struct rf_ddp *ddp, int odd, uint64_t wire, uint64_t first,
+                        struct rf_error *err);
 
 /* Elastic: tells of what happened in `unit`. */
 void rf__ddp_tell(struct rf_ddp *ddp, uint64_t unit, struct rf_event event);

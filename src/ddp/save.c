@@ -64,6 +64,9 @@ static int carried_decode(struct rf_ddp *ddp, struct rf_error *err) {
     for (int k = 0; k < ddp->tensors; k++) {
         ddp->order[k] = (int)ddp->control.order[k];
     }
+    if (ddp->compress) { /* of other work, and of another layout */
+        rf__compress_forget(ddp->compress);
+    }
     rf__ddp_lay_out(ddp);
     return 0;
 }

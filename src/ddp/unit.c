@@ -17,10 +17,11 @@
  * --------------------------------------------------------------------------------- */
 
 /* A map travels with what its member knows of a checkpoint that is due (1: yes, 2: it must be, 4:
- * it still writes an earlier one), and with a digest behind it: a bit that flipped on the way would
+ * it still writes an earlier one) and what its gradients travel as, in the upper half of that byte,
+ * and with a digest behind it: a bit that flipped on the way would
  * deal one member other shards than the others know of. */
 enum { SAVE_BYTES = 1, SEAL_BYTES = 8 };
-enum { SAVE_DUE = 1, SAVE_MUST = 2, SAVE_BUSY = 4 };
+enum { SAVE_DUE = 1, SAVE_MUST = 2, SAVE_BUSY = 4, WIRE_SHIFT = 4 };
 
 static size_t bitmap_bytes(const struct rf_ddp *ddp) {
     return (ddp->shards + 7) / 8;
@@ -57,6 +58,33 @@ static bool is_valid(const struct rf_ddp *ddp, int rank, const unsigned char *ma
            !(map[bytes - 1] & beyond) && (ddp->healed[rank] || !some);
 }
 
+static struct rf_call gather_call(const struct rf_ddp *ddp) {
+    return (struct rf_call){.coll = RF_COLL_ALL_GATHER,
+                            .type = RF_U8,
+                            .send = ddp->control.done,
+                            .recv = ddp->control.alldone,
+                            .count = rf__ddp_map_bytes(ddp)};
+}
+
+/* Rank `odd` compresses in another way than rank 0: the job was started wrongly, and all end it,
+ * for who comes later with another registration is not taken in. All have the same maps; but
+ * whoever ended the generation before the others have seen theirs would keep them from knowing why.
+ * So all meet once more. */
+static int refuse_wire(struct rf_ddp *ddp, int odd, unsigned wire, unsigned first,
+                       struct rf_error *err) {
+    const struct rf__runner_ops *ops = ddp->runner->ops;
+    struct rf__op_params params = {.call = gather_call(ddp)};
+    struct rf__op *op = NULL;
+    struct rf_error cause;
+
+    rf__ddp_fail_wires(ddp, odd, wire, first, &cause);
+    cause.rank = ddp->runner->rank; /* its own failure as much as the other's */
+    if (ops->start(ddp->runner, &params, &op) == 0) {
+        (void)ops->wait(ddp->runner, op, -1, NULL);
+    }
+    return rf__ddp_break(ddp, &cause, err);
+}
+
 /* Adds all members' maps into the first one's place; each shard is done once at most. */
 static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
     unsigned char *merged = ddp->control.alldone, save = 0;
@@ -67,6 +95,11 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
         save |= map[bitmap_bytes(ddp)];
         if (!is_valid(ddp, r, map)) {
             return refuse_map(ddp, r, "says that it has done shards that it cannot have done", err);
+        }
+        unsigned wire = map[bitmap_bytes(ddp)] >> WIRE_SHIFT;
+        unsigned first = merged[bitmap_bytes(ddp)] >> WIRE_SHIFT;
+        if (wire != first) {
+            return refuse_wire(ddp, r, wire, first, err);
         }
         for (size_t i = 0; i < bitmap_bytes(ddp); i++) {
             twice = twice || (r > 0 && merged[i] & map[i]);
@@ -88,13 +121,10 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
 static int gather_done(struct rf_ddp *ddp, struct rf_error *err) {
     unsigned char *save = ddp->control.done + bitmap_bytes(ddp);
     struct rf__writer w = rf__writer(save + SAVE_BYTES, SEAL_BYTES);
-    struct rf_call call = {.coll = RF_COLL_ALL_GATHER,
-                           .type = RF_U8,
-                           .send = ddp->control.done,
-                           .recv = ddp->control.alldone,
-                           .count = rf__ddp_map_bytes(ddp)};
+    struct rf_call call = gather_call(ddp);
 
-    *save = (unsigned char)((ddp->save != RF__SAVE_NOT ? SAVE_DUE : 0) |
+    *save = (unsigned char)((unsigned)ddp->options.wire << WIRE_SHIFT |
+                            (ddp->save != RF__SAVE_NOT ? SAVE_DUE : 0) |
                             (ddp->save == RF__SAVE_MUST ? SAVE_MUST : 0) |
                             (ddp->saver && rf__saver_is_busy(ddp->saver) ? SAVE_BUSY : 0));
     rf__write_u64(&w, rf__digest(ddp->control.done, bitmap_bytes(ddp) + SAVE_BYTES, 0));
@@ -156,11 +186,32 @@ bool rf__ddp_is_permutation(struct rf_ddp *ddp, const uint32_t *order) {
     return valid;
 }
 
+/* What compression has lost of each tensor moves with its gradient: out into the averages, which
+ * nobody reads any more, tensor by tensor, and back in to where they lie now. */
+static void carry_lost(struct rf_ddp *ddp, float *lost, bool out) {
+    float *at = ddp->averages;
+
+    for (int t = 0; t < ddp->tensors; t++) {
+        float *place = lost + ddp->slot[t].offset;
+        memcpy(out ? at : place, out ? place : at, ddp->count[t] * sizeof *at);
+        at += ddp->count[t];
+    }
+}
+
 static void adopt_order(struct rf_ddp *ddp) {
+    float *lost = ddp->compress ? rf__compress_move(ddp->compress) : NULL;
+
+    if (lost) {
+        carry_lost(ddp, lost, true);
+        memset(lost, 0, ddp->floats * sizeof *lost);
+    }
     for (int k = 0; k < ddp->tensors; k++) {
         ddp->order[k] = (int)ddp->control.order[k];
     }
     rf__ddp_lay_out(ddp);
+    if (lost) {
+        carry_lost(ddp, lost, false);
+    }
     ddp->reorder = false;
 }
 
@@ -184,6 +235,9 @@ static void open_work(struct rf_ddp *ddp) {
     ddp->reorder = false;
     memset(ddp->gradients, 0, ddp->floats * sizeof(float));
     memset(ddp->control.done, 0, bitmap_bytes(ddp));
+    if (ddp->compress) {
+        rf__compress_unit(ddp->compress);
+    }
     ddp->work = (struct rf__ddp_work){
         .open = true, .retries = ddp->work.retries, .began = rf__ddp_now(ddp)};
 }
@@ -196,6 +250,10 @@ static void reset_ready(struct rf_ddp *ddp) {
         ddp->missing[k] = ddp->bucket[k].tensors;
     }
     ddp->observed = 0;
+    if (ddp->compress) {
+        rf__compress_attempt(ddp->compress, ddp->bucket, ddp->buckets, ddp->gradients,
+                             ddp->averages, ddp->control.divisor);
+    }
 }
 
 static int open_attempt(struct rf_ddp *ddp, struct rf_error *err) {
@@ -245,6 +303,9 @@ static int begin_elastic(struct rf_ddp *ddp, struct rf_error *err) {
         if (may) {
             flip_a_bit(ddp);
             open = open_attempt(ddp, NULL) == 0;
+        }
+        if (rc == 0 && ddp->stage == RF__DDP_BROKEN) {
+            rc = rf__ddp_broken(ddp, err);
         }
     }
     return rc;
@@ -397,10 +458,24 @@ static int start_bucket(struct rf_ddp *ddp, struct rf_error *err) {
     return 0;
 }
 
+/* The same where buckets are compressed, each in several operations. */
+static int pump_compressed(struct rf_ddp *ddp, struct rf_error *err) {
+    int ready = 0;
+
+    while (ready < ddp->buckets && ddp->missing[ready] == 0) {
+        ready++;
+    }
+    int rc = rf__compress_pump(ddp->compress, ready);
+    return rc ? rf__ddp_fail(ddp, rc, rf__ddp_context(ddp, "averaging gradients").text, err) : 0;
+}
+
 int rf__ddp_start_complete(struct rf_ddp *ddp, struct rf_error *err) {
     struct rf__ddp_attempt *attempt = &ddp->attempt;
     int rc = 0;
 
+    if (ddp->compress) {
+        return pump_compressed(ddp, err);
+    }
     while (rc == 0 && attempt->started < ddp->buckets && ddp->missing[attempt->started] == 0 &&
            attempt->started - attempt->finished < RF__DDP_IN_FLIGHT) {
         rc = start_bucket(ddp, err);

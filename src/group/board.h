@@ -7,27 +7,30 @@
 
 #include "group/inner.h"
 
+#include <stddef.h>
 #include <string.h>
 
-enum { RF__INLINE_BYTES = 16 << 10 };
+enum { RF__FEW_BYTES = 28, RF__INLINE_BYTES = 16 << 10 };
 
+/* `posted` is the number of the call that stands here. A call with few bytes is one cache line. */
 struct rf__slot {
+    _Alignas(64) _Atomic uint64_t posted;
     uint64_t count;
     int32_t root;
     uint8_t coll, type, redop, algorithm;
     uint8_t has_send, has_recv, has_stage; /* it lies in the heap: at the place below */
     uint8_t is_staged;                     /* the call's first chunk stands on the stage already */
     uint8_t in_place, pad[3];
+    unsigned char few[RF__FEW_BYTES];
     struct rf__place send, recv, stage;
     _Alignas(64) unsigned char data[RF__INLINE_BYTES];
 };
 
-/* `posted` and `done` hold the number of the newest call that went over the boards; `staged`,
+/* `done` holds the number of the newest call whose direct part is over; `staged`,
  * `folded` and `taken` count chunks of all the generation's calls that went over the stage. All are
  * stored with release by the owner, after what they vouch for, and loaded with acquire by the
  * others before they use it. */
 struct rf__board {
-    _Alignas(64) _Atomic uint64_t posted;
     _Alignas(64) _Atomic uint64_t done;
     _Alignas(64) _Atomic uint64_t staged;
     _Alignas(64) _Atomic uint64_t folded;
@@ -41,13 +44,23 @@ static inline struct rf__board *rf__board_of(struct rf__group *group, int rank) 
     return group->options.net->shared->board(group->options.net, rank);
 }
 
+_Static_assert(offsetof(struct rf__slot, send) == 64, "what few bytes need must be one line");
+
 /* Of the call that runs. */
 static inline struct rf__slot *rf__slot_of(struct rf__group *group, int rank) {
     return &rf__board_of(group, rank)->slots[group->shared.post % 2];
 }
 
-static inline void rf__notify_all(struct rf__group *group) {
+/* Wakes those of the host who sleep. It takes a full fence, which waits until what was published is
+ * out; so this comes only where there is nothing better to do: before waiting for the others, or
+ * when the call is over. Nobody may sleep before. */
+static inline void rf__tell_all(struct rf__group *group) {
     struct rf__team team = group->shared.team;
+
+    if (!group->shared.untold) {
+        return;
+    }
+    group->shared.untold = false;
     for (int rank = team.first; rank < team.first + team.size; rank++) {
         if (rank != group->rank) {
             group->options.net->shared->notify(group->options.net, rank);

@@ -445,11 +445,53 @@ static void miss_member(struct rf__group *group, int rank, int id) {
     rf__elastic_doubt(group, rank, RF__DOUBT_GONE, &err);
 }
 
+/* Who has another table than the first of the members gives up, so that the others can go on. */
+static bool has_table_of_first(struct rf__group *group, const struct rf__generation *g,
+                               const char *record) {
+    char theirs[RF__TABLE_LINE], ours[RF__TABLE_LINE];
+    struct rf_error err;
+    bool differs = rf__table_differs(group, record, theirs, ours);
+
+    if (differs) {
+        (void)rf__fail(&err, RF_EMISMATCH, 0,
+                       "worker %d chooses algorithms by %s, but worker %d by %s: give all the same "
+                       "RINGFOLD_TUNING",
+                       group->options.id, ours, g->members[0].id, theirs);
+        err.rank = group->rank;
+        rf__member_give_up(group->elastic.member, &err);
+    }
+    return !differs;
+}
+
+/* The endpoints alone, where records say more: in *copy, for rf__free. */
+static int cut_records(const char **endpoints, int count, char **copy) {
+    char *at = NULL;
+    int rc = 0;
+
+    *copy = NULL;
+    for (int rank = 0; rank < count && !rc; rank++) {
+        size_t length = rf__table_endpoint(endpoints[rank]);
+        if (endpoints[rank][length]) {
+            if (!*copy) {
+                at = *copy = rf__alloc((size_t)count, RF__MEMBER_ENDPOINT);
+                rc = at ? 0 : RF_ENOMEM;
+            }
+            if (!rc) {
+                memcpy(at, endpoints[rank], length);
+                endpoints[rank] = at;
+                at += length + 1;
+            }
+        }
+    }
+    return rc;
+}
+
 static void open_links(struct rf__group *group) {
     struct rf__elastic *e = &group->elastic;
     const struct rf__generation *g = rf__member_generation(e->member);
     struct rf__net *net = group->options.net;
     const char *endpoints[RF_MAX_RANKS];
+    char *copy = NULL;
     struct rf_error err;
 
     keep_ids(group, g);
@@ -468,11 +510,21 @@ static void open_links(struct rf__group *group) {
             return;
         }
     }
+    if (!has_table_of_first(group, g, endpoints[0])) {
+        return;
+    }
     struct rf__net_group members = {
         .generation = g->number, .rank = group->rank, .size = group->size, .endpoints = endpoints};
-    if (net->ops->open(net, &members, &err)) {
+    rc = cut_records(endpoints, g->count, &copy);
+    if (rc) {
+        (void)rf__fail(&err, rc, 0, "no memory for the addresses of %d workers", g->count);
+    } else {
+        rc = net->ops->open(net, &members, &err);
+    }
+    if (rc) {
         rf__member_give_up(e->member, &err);
     }
+    rf__free(copy);
 }
 
 static void drain(struct rf__group *group) {
@@ -703,12 +755,15 @@ void rf__elastic_revoke(struct rf__group *group, const struct rf_error *why) {
 int rf__elastic_start(struct rf__group *group, struct rf_error *err) {
     struct rf__elastic *e = &group->elastic;
     const struct rf__group_options *options = &group->options;
-    char endpoint[RF__MEMBER_ENDPOINT];
+    char endpoint[RF__MEMBER_ENDPOINT], table[RF__TABLE_LINE];
 
-    int rc = options->net->ops->endpoint(options->net, endpoint, sizeof endpoint, err);
+    rf__table_line(group, table);
+    int rc =
+        options->net->ops->endpoint(options->net, endpoint, sizeof endpoint - strlen(table), err);
     if (rc) {
         return rc;
     }
+    memcpy(endpoint + strlen(endpoint), table, strlen(table) + 1);
     struct rf__member_options member = {
         .id = options->id,
         .nonce = options->nonce,
@@ -793,6 +848,9 @@ bool rf__group_is_placed(const struct rf__group *group) {
 
 void rf__group_enter(struct rf__group *group, uint64_t config, bool may_roll_back, int64_t now) {
     group->now = now > group->now ? now : group->now;
+    if (group->tuning_digest) { /* who chooses algorithms by another table is a stranger too */
+        config = rf__digest_mix(config, group->tuning_digest);
+    }
     rf__member_enter(group->elastic.member, config, may_roll_back);
     drain(group);
     set_state(group);

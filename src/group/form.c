@@ -1,7 +1,8 @@
 /* Meeting the others through the store, and agreeing on the generation. Keys of a job:
  *
  *     rf/JOB/generation      "G DIGEST": the newest generation and the digest of its member list,
- * swapped in once rf/JOB/g/G/m/RANK      a member's endpoint, put where there is none, with a lease
+ *                            swapped in once
+ *     rf/JOB/g/G/m/RANK      a member's record (table.c), put where there is none, with a lease
  *     rf/JOB/g/G/cause       why generation G ended: the first to say so
  *
  * read the generation -> lease -> put the own record -> list and watch -> all there: rank 0 swaps
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETRY_MS = 200, CAUSE_MS = 1000 };
+enum { RETRY_MS = 200, CAUSE_MS = 1000, RECORD = RF__ENDPOINT_MAX + RF__TABLE_LINE };
 
 static int64_t lease_ms(const struct rf__group *group) {
     int64_t ttl = 4 * (int64_t)group->options.detect_ms;
@@ -66,7 +67,7 @@ static int own_host(struct rf__group *group) {
 
 static void enter(struct rf__group *group, enum rf__form_state state) {
     struct rf__form *form = &group->form;
-    char key[RF_MAX_STORE_KEY], value[64];
+    char key[RF_MAX_STORE_KEY], value[64], record[RECORD], table[RF__TABLE_LINE];
     struct rf__store_request request = {.key = key};
 
     form->state = state;
@@ -87,8 +88,10 @@ static void enter(struct rf__group *group, enum rf__form_state state) {
         key_of_member(group, key, sizeof key, group->rank);
         request.op = RF__STORE_CAS;
         request.lease = form->lease;
-        request.value = form->endpoints[group->rank];
-        request.value_bytes = strlen(form->endpoints[group->rank]);
+        rf__table_line(group, table);
+        request.value_bytes =
+            (size_t)snprintf(record, sizeof record, "%s%s", form->endpoints[group->rank], table);
+        request.value = record;
         break;
     case RF__FORM_LIST:
         for (int rank = 0; rank < group->size; rank++) {
@@ -268,20 +271,37 @@ static void take_generation(struct rf__group *group, const struct rf__store_even
     }
 }
 
+static void compare_tables(struct rf__group *group, int rank, const char *record) {
+    char theirs[RF__TABLE_LINE], ours[RF__TABLE_LINE];
+
+    if (group->state == RF__GROUP_FORMING && rf__table_differs(group, record, theirs, ours)) {
+        (void)rf__group_fail(group, RF_EMISMATCH, rank,
+                             "rank %d chooses algorithms by %s, but rank %d by %s: give all the "
+                             "same RINGFOLD_TUNING",
+                             rank, theirs, group->rank, ours);
+    }
+}
+
 static void take_member(struct rf__group *group, const struct rf__store_event *event, int rank) {
     struct rf__form *form = &group->form;
-    char *endpoint = form->endpoints[rank];
+    char *endpoint = form->endpoints[rank], record[RECORD];
 
     if (rank == group->rank || form->state == RF__FORM_CONNECT || form->state == RF__FORM_DONE) {
         return;
     }
     form->known -= endpoint[0] != 0;
     endpoint[0] = 0;
-    if (event->value && event->value_bytes < RF__ENDPOINT_MAX) {
-        memcpy(endpoint, event->value, event->value_bytes);
-        endpoint[event->value_bytes] = 0;
+    if (event->value && event->value_bytes < RECORD) {
+        memcpy(record, event->value, event->value_bytes);
+        record[event->value_bytes] = 0;
+        size_t length = rf__table_endpoint(record);
+        if (length < RF__ENDPOINT_MAX) {
+            memcpy(endpoint, record, length);
+            endpoint[length] = 0;
+        }
         form->known += endpoint[0] != 0;
         group->peers[rank].came = true;
+        compare_tables(group, rank, record);
     }
 }
 

@@ -10,7 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LEAVE_MS = 1000, SUSPICION_MS = 1000, BY_HOSTS_FROM = 8 << 10 };
+enum {
+    LEAVE_MS = 1000,
+    SUSPICION_MS = 1000,
+    BY_HOSTS_FROM = 8 << 10,
+    TIMED_BYTES = 4096,
+    RUSH_WITHIN_US = 1000,
+    RUSH_LOOKS = 100
+};
 
 void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
                    enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm) {
@@ -58,10 +65,16 @@ static void give_back(struct rf__group *group, struct rf__op *op) {
     group->free_ops = op;
 }
 
+static size_t call_bytes(const struct rf__op *op) {
+    return op->params.call.count * rf_type_size(op->params.call.type);
+}
+
 void rf__op_finish(struct rf__group *group, struct rf__op *op, int result) {
     op->state = RF__OP_DONE;
     op->result = result;
-    op->ended = group->options.clock ? group->options.clock->now(group->options.clock) : group->now;
+    op->ended = group->options.clock && call_bytes(op) > TIMED_BYTES
+                    ? group->options.clock->now(group->options.clock)
+                    : group->now;
     if (op->released) {
         give_back(group, op);
     }
@@ -352,34 +365,71 @@ static bool serve_links(struct rf__group *group) {
     return moved;
 }
 
-/* Inside the hosts first, then between them: where that is worth more than one message less. Half
- * precision would be rounded at every host. */
-static bool goes_by_hosts(const struct rf__group *group, const struct rf__op *op) {
-    const struct rf_call *call = &op->params.call;
+static enum rf_link link_of(const struct rf__group *group) {
+    return group->shared.usable ? RF_LINK_SHM : RF_LINK_TCP;
+}
 
-    if (op->algorithm != RF_ALGORITHM_AUTO || call->coll != RF_COLL_ALLREDUCE) {
-        return op->algorithm == RF_ALGORITHM_HIERARCHICAL;
-    }
-    return group->hosts.usable && call->count * rf_type_size(call->type) > BY_HOSTS_FROM &&
+/* Inside the hosts first, then between them. Half precision would be rounded at every host. */
+static bool can_go_by_hosts(const struct rf__group *group, const struct rf_call *call) {
+    return group->hosts.usable && call->coll == RF_COLL_ALLREDUCE &&
            rf__acc_type(call->type) == call->type;
+}
+
+/* By the table. SHARED is what a group with shared memory does by itself. That a group of several
+ * hosts goes by hosts, where that is worth more than one message less, is no rule of the library's
+ * own table, which knows nothing of hosts; rules of another table come first. */
+static void choose(struct rf__group *group, struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    size_t bytes = call_bytes(op);
+    struct rf__choice choice =
+        rf__choose(group->options.tuning, link_of(group), call->coll, group->size, bytes);
+    bool by_hosts = can_go_by_hosts(group, call);
+
+    if (choice.algorithm == RF_ALGORITHM_HIERARCHICAL && !by_hosts) {
+        choice = rf__choose(NULL, link_of(group), call->coll, group->size, bytes);
+    } else if (choice.is_default && by_hosts && bytes > BY_HOSTS_FROM) {
+        choice.algorithm = RF_ALGORITHM_HIERARCHICAL;
+    }
+    if (choice.algorithm != RF_ALGORITHM_SHARED) {
+        op->algorithm = choice.algorithm;
+    }
 }
 
 static int begin_call(struct rf__group *group, struct rf__op *op) {
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
-    group->hosts.runs = goes_by_hosts(group, op);
-    if (group->hosts.runs) {
-        op->algorithm = RF_ALGORITHM_HIERARCHICAL;
+    if (op->algorithm == RF_ALGORITHM_AUTO) {
+        choose(group, op);
     }
+    group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL;
     if (group->shared.usable || group->hosts.runs) {
         rf__shared_begin(group, op);
         return 0;
     }
-    if (op->algorithm == RF_ALGORITHM_AUTO) {
-        size_t bytes = op->params.call.count * rf_type_size(op->params.call.type);
-        op->algorithm = rf__schedule_choose(op->params.call.coll, group->size, bytes);
-    }
     return rf__exec_begin(group, op);
+}
+
+/* A call is complete: what was chosen for it, and why, told once for each size. */
+static void tell_choice(struct rf__group *group, const struct rf__op *op) {
+    const struct rf_call *call = &op->params.call;
+    size_t bytes = call_bytes(op);
+    unsigned bit = 0;
+    char line[512];
+
+    for (size_t left = bytes; left && bit < 63; left >>= 1) {
+        bit++;
+    }
+    if (group->told_size != group->size) {
+        memset(group->told, 0, sizeof group->told);
+        group->told_size = group->size;
+    }
+    if (!(group->told[call->coll] >> bit & 1)) {
+        group->told[call->coll] |= UINT64_C(1) << bit;
+        rf__choice_text(line, sizeof line, group->options.tuning, group->options.tuning_name,
+                        link_of(group), call->coll, group->size, bytes, call->algorithm,
+                        op->algorithm);
+        group->options.choice(group->options.choice_context, line);
+    }
 }
 
 /* The collectives in line, one after the other. */
@@ -397,11 +447,37 @@ static bool run_calls(struct rf__group *group) {
             return moved || rc < 0; /* an error has revoked the group, and with it the call */
         }
         group->last_algorithm = op->algorithm;
+        if (group->options.choice) {
+            tell_choice(group, op);
+        }
         (void)rf__queue_pop(&group->calls);
         rf__op_finish(group, op, 0);
         moved = true;
     }
     return moved;
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now) {
+    if (!group->shared.usable || now - group->stepped > RUSH_WITHIN_US * 1000) {
+        return false;
+    }
+    group->now = now;
+    for (int k = 0; k < RUSH_LOOKS && group->state == RF__GROUP_RUNNING; k++) {
+        bool moved = run_calls(group);
+        if (op->state == RF__OP_DONE) {
+            return true;
+        }
+        if (!moved) {
+            relax();
+        }
+    }
+    return false;
 }
 
 int rf__group_step(struct rf__group *group, int64_t now) {
@@ -558,8 +634,10 @@ static int check_call(const struct rf__group *group, const struct rf_call *call,
                     call->algorithm != RF_ALGORITHM_SHARED &&
                     call->algorithm != RF_ALGORITHM_HIERARCHICAL;
     if (!is_message && is_named && !rf__schedule_covers(call->coll, call->algorithm)) {
-        return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s",
-                        rf_algorithm_name(call->algorithm), rf_coll_name(call->coll));
+        char names[RF_ALGORITHMS_TEXT];
+        return rf__fail(err, RF_EUNSUPPORTED, 0, "algorithm %s does not cover %s: %s can",
+                        rf_algorithm_name(call->algorithm), rf_coll_name(call->coll),
+                        rf_algorithms_covering(call->coll, names));
     }
     return 0;
 }
@@ -745,6 +823,7 @@ int rf__group_create(const struct rf__group_options *options, int64_t now, struc
     group->size = options->size;
     group->generation = options->generation;
     group->now = group->stepped = now;
+    group->tuning_digest = rf__tuning_digest(options->tuning);
     group->peers = make_peers(group, options->size);
     group->ops = rf__alloc(RF_MAX_REQUESTS, sizeof *group->ops);
     group->form.endpoints = rf__alloc((size_t)options->size, sizeof *group->form.endpoints);

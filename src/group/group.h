@@ -13,6 +13,8 @@
 #include "io/net.h"
 #include "io/store.h"
 
+#include <ringfold/tuning.h>
+
 struct rf__group;
 
 /* What happened to the group, for whoever watches it. */
@@ -23,6 +25,10 @@ struct rf__group_options {
     char job[RF_MAX_JOB_NAME];
     int rank, size; /* elastic: what the job starts with */
     enum rf_algorithm algorithm;
+    const struct rf_tuning *tuning; /* NULL: the library's own table */
+    const char *tuning_name;
+    void (*choice)(void *context, const char *line); /* as in rf_options; NULL: nobody is told */
+    void *choice_context;
     int detect_ms, start_timeout_ms;
     struct rf__clock *clock; /* for the times of operations; NULL: as told to rf__group_step */
     struct rf__net *net;     /* NULL: a group of one */
@@ -56,6 +62,11 @@ void rf__group_destroy(struct rf__group *group);
 
 /* Does everything that can be done at `now` without waiting. 1 if anything moved, 0 if not. */
 int rf__group_step(struct rf__group *group, int64_t now);
+
+/* Goes on with the collectives alone, for some microseconds, where all ranks share this host's
+ * memory and everything else was looked at lately: a small one is often over by then. Whether the
+ * operation is. */
+bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now);
 
 /* When to call rf__group_step again at the latest, if nothing arrives. */
 int64_t rf__group_next_deadline(const struct rf__group *group);

@@ -6,6 +6,7 @@
  *     elastic.c  an elastic group: the membership machine, its store and its links
  *     link.c     frames on a peer's stream, both ways; beats
  *     exec.c     carrying out a schedule
+ *     table.c    comparing the tables by which members choose algorithms
  *     shared.c   collectives through the host's shared memory
  *     stage.c    the same for ordinary memory
  *     hosts.c    several hosts: from one to the next, beside stage.c
@@ -13,6 +14,7 @@
 #ifndef RF_GROUP_INNER_H
 #define RF_GROUP_INNER_H
 
+#include "coll/choose.h"
 #include "coll/schedule.h"
 #include "group/frame.h"
 #include "group/group.h"
@@ -157,6 +159,7 @@ struct rf__shared_run {
     bool usable; /* all ranks are on one host */
     struct rf__team team;
     uint64_t post; /* calls that went over the boards; the number of the one that runs */
+    bool untold;   /* something was published, and who sleeps was not woken yet */
     enum rf__shared_phase phase;
     enum rf__shared_mode mode;
     int waiting; /* every rank below has arrived */
@@ -284,6 +287,9 @@ struct rf__group {
     struct rf__op_queue calls; /* collectives; the head is the one that runs */
     uint64_t next_seq;
     enum rf_algorithm last_algorithm;
+    uint64_t tuning_digest;       /* of the table; 0: the library's own */
+    uint64_t told[RF_COLL_COUNT]; /* choices, a bit a size, in groups of told_size */
+    int told_size;
     struct rf__exec exec;
     struct rf__shared_run shared;
     struct rf__stage stage;
@@ -339,6 +345,16 @@ void rf__elastic_leave(struct rf__group *group);
 bool rf__elastic_left(const struct rf__group *group);
 int64_t rf__elastic_deadline(const struct rf__group *group);
 void rf__elastic_free(struct rf__group *group);
+
+/* table.c */
+enum { RF__TABLE_LINE = 128 };
+/* What follows the endpoint in this member's record; "" for the library's own table. */
+void rf__table_line(const struct rf__group *group, char out[RF__TABLE_LINE]);
+/* The length of the endpoint in a record. */
+size_t rf__table_endpoint(const char *record);
+/* Whether the other's table chooses unlike ours; both as people call them. */
+bool rf__table_differs(const struct rf__group *group, const char *record,
+                       char theirs[RF__TABLE_LINE], char ours[RF__TABLE_LINE]);
 
 /* link.c */
 static inline int rf__link_lanes(const struct rf__group *group, int peer) {

@@ -61,6 +61,10 @@ static bool is_inline(const struct rf_call *call, int size) {
     return bytes <= most;
 }
 
+static unsigned char *inline_data(struct rf__slot *slot, const struct rf_call *call, int size) {
+    return largest_send(call, size) <= RF__FEW_BYTES ? slot->few : slot->data;
+}
+
 static bool is_free_to_choose(const struct rf__op *op) {
     return op->algorithm == RF_ALGORITHM_AUTO || op->algorithm == RF_ALGORITHM_SHARED;
 }
@@ -87,7 +91,7 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
     }
     if (is_inline(call, group->size)) {
         if (bytes) {
-            memcpy(slot->data, call->send, bytes);
+            memcpy(inline_data(slot, call, group->size), call->send, bytes);
         }
         return;
     }
@@ -101,7 +105,6 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
 void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
     group->shared.post++;
-    struct rf__board *board = rf__board_of(group, group->rank);
     struct rf__slot *slot = rf__slot_of(group, group->rank);
 
     slot->count = call->count;
@@ -119,8 +122,8 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     group->shared.divisor = op->params.divisor      ? *op->params.divisor
                             : call->redop == RF_AVG ? (double)group->size
                                                     : 1.0;
-    atomic_store_explicit(&board->posted, group->shared.post, memory_order_release);
-    rf__notify_all(group);
+    atomic_store_explicit(&slot->posted, group->shared.post, memory_order_release);
+    group->shared.untold = true;
 }
 
 /* Whether all have posted (or are done with) the call; a rank that left without is lost. */
@@ -129,9 +132,9 @@ static int all_arrived(struct rf__group *group, const struct rf__op *op, bool do
 
     while (run->waiting < run->team.size) {
         int rank = run->team.first + run->waiting;
-        struct rf__board *board = rf__board_of(group, rank);
-        uint64_t at =
-            atomic_load_explicit(done ? &board->done : &board->posted, memory_order_acquire);
+        uint64_t at = atomic_load_explicit(done ? &rf__board_of(group, rank)->done
+                                                : &rf__slot_of(group, rank)->posted,
+                                           memory_order_acquire);
         if (at < run->post) {
             if (rank != group->rank && group->peers[rank].gone) {
                 return rf__group_fail(group, RF_ELOST, rank,
@@ -226,7 +229,7 @@ static int locate(struct rf__group *group, const struct rf__op *op, int rank, bo
     int rc = 0;
 
     if (group->shared.mode == RF__SHARED_INLINE) {
-        *out = slot->data;
+        *out = inline_data(slot, &op->params.call, group->size);
         return 0;
     }
     if (rank == group->rank) {
@@ -372,7 +375,7 @@ static int work(struct rf__group *group, const struct rf_call *call) {
     return 1;
 }
 
-int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
+static int run_phases(struct rf__group *group, struct rf__op *op, bool *moved) {
     struct rf__shared_run *run = &group->shared;
     int rc;
 
@@ -430,7 +433,7 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
         }
         atomic_store_explicit(&rf__board_of(group, group->rank)->done, run->post,
                               memory_order_release);
-        rf__notify_all(group);
+        group->shared.untold = true;
         run->waiting = 0;
         run->phase = RF__SHARED_FINISHING;
         __attribute__((fallthrough));
@@ -452,4 +455,10 @@ int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
     }
     RF_ASSERT(!"a phase");
     return RF_EINTERNAL;
+}
+
+int rf__shared_run(struct rf__group *group, struct rf__op *op, bool *moved) {
+    int rc = run_phases(group, op, moved);
+    rf__tell_all(group);
+    return rc;
 }

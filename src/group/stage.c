@@ -232,7 +232,10 @@ static _Atomic uint64_t *counter_of(struct rf__board *board, enum counter counte
 static void publish(struct rf__group *group, enum counter counter, uint64_t chunks) {
     atomic_store_explicit(counter_of(rf__board_of(group, group->rank), counter),
                           group->stage.base + chunks, memory_order_release);
-    rf__notify_all(group);
+    group->shared.untold = true;
+    if (group->stage.chunks > 1) { /* there may be much to do before this one waits */
+        rf__tell_all(group);
+    }
 }
 
 /* 1 when one rank, or (-1) all of the host, have come to `want` chunks of the generation; one that

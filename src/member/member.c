@@ -973,8 +973,8 @@ static bool fill(struct rf__member *m, unsigned bit, struct rf__member_action *o
         uint64_t nonce = m->candidates[i]->nonce;
         char text[RF__MEMBER_TEXT];
         snprintf(text, sizeof text,
-                 "it trains something else: its model and options have digest %016" PRIx64
-                 ", the job's %016" PRIx64,
+                 "it trains something else: its model, options or table of algorithms have digest "
+                 "%016" PRIx64 ", the job's %016" PRIx64,
                  m->candidates[i]->config, m->config);
         for (int k = 0; k < 8; k++) {
             m->bytes[k] = (unsigned char)(nonce >> (8 * k));

@@ -636,7 +636,7 @@ static void memory_measure(struct trainer *t) {
     rf__optimizer_state(t->optimizer, &state, &memory->optimizer);
     memory->parameters = rf__model_parameters(t->model) * sizeof(float);
     memory->gradients = buckets.gradients;
-    memory->averaged = buckets.averaged;
+    memory->averaged = buckets.averaged + buckets.compression;
     memory->activations = rf__model_activation_bytes(t->model);
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "coll/fold.h"
 #include "group/runner.h"
 
 #include <pthread.h>
@@ -114,8 +115,9 @@ struct world {
     struct rf_error cause; /* of the last generation's end */
     uint64_t committed[WORLD_UNITS];
     bool known[WORLD_UNITS];
-    bool ends_all; /* the first worker that is done ends the job for whoever comes to reform */
-    int met, sent; /* meetings and messages so far */
+    bool may_differ; /* what the workers train */
+    bool ends_all;   /* the first worker that is done ends the job for whoever comes to reform */
+    int met, sent;   /* meetings and messages so far */
     int generations_seen, live_ops, live_memory, mismatches, regroups, put_out;
     struct fault fault[WORLD_FAULTS];
 };
@@ -385,6 +387,19 @@ static void sum_up(const struct meeting *m, int size, int rank) {
     }
 }
 
+/* In float32, rounded once. */
+static void add_bf16(const struct meeting *m, int size, int rank) {
+    for (size_t i = 0; i < m->call.count; i++) {
+        float sum = 0, x;
+        for (int r = 0; r < size; r++) {
+            rf__widen(RF_BF16, &x, (const uint16_t *)m->send[r] + i, 1);
+            sum += x;
+        }
+        sum = m->divisor[rank] ? (float)((double)sum / *m->divisor[rank]) : sum;
+        rf__narrow(RF_BF16, (uint16_t *)m->recv[rank] + i, &sum, 1);
+    }
+}
+
 static void carry_out(struct world *world, struct meeting *m, int rank) {
     size_t bytes = m->call.count * rf_type_size(m->call.type);
 
@@ -393,8 +408,16 @@ static void carry_out(struct world *world, struct meeting *m, int rank) {
         sum_up(m, world->size, rank);
     } else if (m->call.coll == RF_COLL_ALL_GATHER) {
         for (int from = 0; from < world->size; from++) {
-            memcpy((char *)m->recv[rank] + (size_t)from * bytes, m->send[from], bytes);
+            memmove((char *)m->recv[rank] + (size_t)from * bytes, m->send[from], bytes);
         }
+    } else if (m->call.coll == RF_COLL_ALL_TO_ALL) {
+        for (int from = 0; from < world->size; from++) {
+            memcpy((char *)m->recv[rank] + (size_t)from * bytes,
+                   (const char *)m->send[from] + (size_t)rank * bytes, bytes);
+        }
+    } else if (m->call.coll == RF_COLL_ALLREDUCE && m->call.redop == RF_SUM &&
+               m->call.type == RF_BF16) {
+        add_bf16(m, world->size, rank);
     } else if (m->call.coll == RF_COLL_BROADCAST) {
         memmove(m->recv[rank], m->send[m->call.root], bytes);
     } else {
@@ -637,7 +660,8 @@ static void world_enter(struct rf__runner *runner, uint64_t config, bool may_rol
     w->entered = true;
     w->may_roll_back = may_roll_back;
     w->config = config;
-    if (config != w->world->worker[0].config && w->world->worker[0].entered) {
+    if (config != w->world->worker[0].config && w->world->worker[0].entered &&
+        !w->world->may_differ) {
         world_wrong(w->world, "another configuration");
     }
     pthread_mutex_unlock(&w->world->lock);

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "coll/fold.h"
 #include "group/runner.h"
 
 #include <pthread.h>
@@ -99,6 +100,19 @@ static void add_f64(const struct meeting *m, int size) {
     }
 }
 
+/* In float32, rounded once. */
+static void add_bf16(const struct meeting *m, int size, int rank) {
+    for (size_t i = 0; i < m->call.count; i++) {
+        float sum = 0, x;
+        for (int r = 0; r < size; r++) {
+            rf__widen(RF_BF16, &x, (const uint16_t *)m->send[r] + i, 1);
+            sum += x;
+        }
+        sum = m->divisor[rank] ? (float)((double)sum / *m->divisor[rank]) : sum;
+        rf__narrow(RF_BF16, (uint16_t *)m->recv[rank] + i, &sum, 1);
+    }
+}
+
 static void carry_out(struct group *group, struct meeting *m) {
     size_t bytes = m->call.count * rf_type_size(m->call.type);
 
@@ -110,8 +124,20 @@ static void carry_out(struct group *group, struct meeting *m) {
     } else if (m->call.coll == RF_COLL_ALL_GATHER) {
         for (int r = 0; r < group->size; r++) {
             for (int from = 0; from < group->size; from++) {
-                memcpy((char *)m->recv[r] + (size_t)from * bytes, m->send[from], bytes);
+                memmove((char *)m->recv[r] + (size_t)from * bytes, m->send[from], bytes);
             }
+        }
+    } else if (m->call.coll == RF_COLL_ALL_TO_ALL) {
+        for (int r = 0; r < group->size; r++) {
+            for (int from = 0; from < group->size; from++) {
+                memcpy((char *)m->recv[r] + (size_t)from * bytes,
+                       (const char *)m->send[from] + (size_t)r * bytes, bytes);
+            }
+        }
+    } else if (m->call.coll == RF_COLL_ALLREDUCE && m->call.redop == RF_SUM &&
+               m->call.type == RF_BF16) {
+        for (int r = 0; r < group->size; r++) {
+            add_bf16(m, group->size, r);
         }
     } else if (m->call.coll == RF_COLL_BROADCAST) {
         for (int r = 0; r < group->size; r++) {

@@ -138,20 +138,24 @@ def refused(trainees, process, code, words):
 
 
 def test_who_is_not_of_the_job_is_refused(tmp_path, server):
-    """A wrong key, another model, another job: each is told why, and the group stays in its generation."""
+    """A wrong key, another model, another table of algorithms, another job: each is told why, and the group stays in its generation."""
     trainees, workers = running(tmp_path, server, 3)
     with trainees:
         generation = trainees.last(workers[0])["generation"]
         (tmp_path / "other.key").write_bytes(KEY[::-1])
         refused(trainees, trainees.start(7, RINGFOLD_KEY_FILE=str(tmp_path / "other.key")), "RF_EAUTH", ["key"])
         refused(trainees, trainees.start(8, extra=[3]), "RF_EREFUSED", ["worker 8 was refused", "trains something else"])
+        (tmp_path / "table.json").write_text('{"format": "ringfold-tuning", "version": 1, "rules": ['
+                                             '{"collective": "allreduce", "link": "tcp", "algorithm": "naive"}]}')
+        refused(trainees, trainees.start(10, RINGFOLD_TUNING=str(tmp_path / "table.json")), "RF_EREFUSED",
+                ["worker 10 was refused", "table of algorithms"])
         refused(trainees, trainees.start(9, RINGFOLD_JOB="another", RINGFOLD_MIN_SIZE="2",
                                            RINGFOLD_START_TIMEOUT="1s"), "RF_ETIMEDOUT",
                 ["1 of 3 workers", "missing: worker 0, 1, 2"])
         trainees.wait_for_steps(workers, size=3)
         assert {trainees.last(w)["generation"] for w in workers} == {generation}
         trainees.stop(workers)
-        trainees.check_history(but=("7.0", "8.0", "9.0"))
+        trainees.check_history(but=("7.0", "8.0", "9.0", "10.0"))
 
 
 def test_two_processes_of_one_id(tmp_path, server):
