@@ -244,6 +244,7 @@ static void set_own(struct variables *v, const struct run_env *env,
     set(v, "RINGFOLD_SIZE=%d", options->size);
     set(v, "RINGFOLD_LOCAL_RANK=%d", worker->local);
     set(v, "RINGFOLD_LOCAL_SIZE=%d", options->workers);
+    set(v, "RINGFOLD_LOCAL_CORES=%d", options->cores);
     set(v, "RINGFOLD_GENERATION=1");
     set(v, "RINGFOLD_RESTARTS=%d", worker->restarts);
     set(v, "RINGFOLD_STORE=%s", env->store_uri);

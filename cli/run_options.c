@@ -538,12 +538,15 @@ static int read_choices(struct run_options *options) {
         return usage_error(NULL, "--threads '%s' is neither auto nor a number from 1 to 4096",
                            threads);
     }
-    if (!strcmp(bind_to, "core")) {
+    if (!strcmp(bind_to, "auto")) {
+        bool fits = options->workers > 1 && options->workers <= options->cores;
+        options->bind = fits ? RUN_BIND_CORE : RUN_BIND_NONE;
+    } else if (!strcmp(bind_to, "core")) {
         options->bind = RUN_BIND_CORE;
     } else if (!strcmp(bind_to, "numa")) {
         return usage_error("ringfold run --bind core ...", "--bind numa is not there yet");
     } else if (strcmp(bind_to, "none")) {
-        return usage_error(NULL, "--bind '%s' is neither none nor core", bind_to);
+        return usage_error(NULL, "--bind '%s' is not auto, none or core", bind_to);
     }
     if (parse_int(options->values[RUN_STREAMS].text, 1, RF_MAX_STREAMS, &options->streams)) {
         return usage_error(NULL, "--streams '%s' is not a number from 1 to %d",

@@ -15,7 +15,7 @@
 #define RUN_SETTING_LIST(X)                                                                        \
     X(WORKERS, "workers", 'n', "1", "N", 1, "Start N workers (also: -np N), or MIN:MAX")           \
     X(THREADS, "threads", 0, "auto", "N", 1, "OMP_NUM_THREADS of each (auto: cores / workers)")    \
-    X(BIND, "bind", 0, "none", "TO", 1, "Bind each worker to: none, core")                         \
+    X(BIND, "bind", 0, "auto", "TO", 1, "Bind each worker to its cores: auto, none, core")         \
     X(STORE, "store", 0, "", "URI", 2, "Meet at tcp://HOST:PORT instead of hosting a store")       \
     X(STORE_BIND, "store-bind", 0, "127.0.0.1:0", "HOST:PORT", 2,                                  \
       "Where the hosted store listens")                                                            \

@@ -41,7 +41,8 @@ struct rf_options {
     char store[256];           /* "tcp://host:port"; empty: only a group of one is possible */
     int rank;                  /* this worker's starting rank, 0 <= rank < size */
     int size;                  /* workers in all */
-    int local_size; /* workers of this job on this host, a hint for spinning; 0: unknown */
+    int local_size;  /* workers of this job on this host, a hint for spinning; 0: unknown */
+    int local_cores; /* cores that these share; 0: those this process may run on */
     unsigned char key[RF_MAX_KEY_BYTES];
     size_t key_bytes; /* RF_MIN_KEY_BYTES … RF_MAX_KEY_BYTES, the same for the whole job */
     enum rf_transport transport;
@@ -84,11 +85,11 @@ struct rf_options {
 RF_API void rf_options_init(struct rf_options *options);
 
 /* Overwrites what the RINGFOLD_* variables in `environ` (as main's third argument; only read) set:
- * JOB STORE RANK SIZE LOCAL_SIZE KEY_FD (a descriptor, read from its start) KEY_FILE TRANSPORT
- * STREAMS ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT SLOW_WINDOW
- * COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default"). Durations take "3s", "500ms", "5m".
- * RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING the user's own table is
- * taken, where there is one (rf_tuning_user_path). */
+ * JOB STORE RANK SIZE LOCAL_SIZE LOCAL_CORES KEY_FD (a descriptor, read from its start) KEY_FILE
+ * TRANSPORT STREAMS ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT
+ * SLOW_WINDOW COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default"). Durations take "3s",
+ * "500ms", "5m". RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING the
+ * user's own table is taken, where there is one (rf_tuning_user_path). */
 RF_API RF_MUST_CHECK int rf_options_from_environ(struct rf_options *options, char **environ,
                                                  struct rf_error *err);
 

@@ -567,7 +567,8 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         goto out;
     }
     /* each worker computes with at least one thread, and has an engine */
-    bool crowded = options->local_size > allowed_cores();
+    int cores = options->local_cores ? options->local_cores : allowed_cores();
+    bool crowded = options->local_size > cores;
     rc = rf__engine_create(comm->group, comm->net, comm->poller, crowded, &comm->engine, err);
     if (rc) {
         goto out;
@@ -688,7 +689,7 @@ int rf_run(struct rf_comm *comm, const struct rf_call *call) {
     struct rf_error err;
 
     rf__engine_lock(comm->engine);
-    int64_t now = rf__now();
+    int64_t now = rf__lately();
     int rc = submit(comm, &params, now, &op, &err);
     if (rc == 0) {
         rc = finish(comm, op, now, -1, NULL);

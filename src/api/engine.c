@@ -15,9 +15,9 @@
 
 enum {
     PAUSE_US = 5,
-    SPIN_US = 50,
+    SPIN_US = 200,
     CROWDED_SPIN_US = 4,
-    LINGER_MS = 3,
+    LINGER_MS = 8,
     LOOK_US = 20,
     BUSY_LOOK_MS = 5
 };

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ID = 999999 };
+enum { MOST_ID = 999999, MOST_CORES = 65536 };
 
 void rf_options_init(struct rf_options *options) {
     *options = (struct rf_options){.size = 1,
@@ -202,6 +202,9 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
     }
     if (rc == 0) {
         rc = read_int(environ_list, "LOCAL_SIZE", 1, RF_MAX_RANKS, &options->local_size, err);
+    }
+    if (rc == 0) {
+        rc = read_int(environ_list, "LOCAL_CORES", 1, MOST_CORES, &options->local_cores, err);
     }
     if (rc == 0) {
         rc = read_duration(environ_list, "DETECT", &options->detect_ms, err);

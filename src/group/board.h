@@ -20,7 +20,8 @@ struct rf__slot {
     uint8_t coll, type, redop, algorithm;
     uint8_t has_send, has_recv, has_stage; /* it lies in the heap: at the place below */
     uint8_t is_staged;                     /* the call's first chunk stands on the stage already */
-    uint8_t in_place, pad[3];
+    uint8_t has_data;                      /* it stands here, in `few` or `data` */
+    uint8_t in_place, pad[2];
     unsigned char few[RF__FEW_BYTES];
     struct rf__place send, recv, stage;
     _Alignas(64) unsigned char data[RF__INLINE_BYTES];
@@ -41,7 +42,7 @@ struct rf__board {
 _Static_assert(sizeof(struct rf__board) <= RF__BOARD_BYTES, "the board must fit");
 
 static inline struct rf__board *rf__board_of(struct rf__group *group, int rank) {
-    return group->options.net->shared->board(group->options.net, rank);
+    return group->shared.boards[rank - group->shared.team.first];
 }
 
 _Static_assert(offsetof(struct rf__slot, send) == 64, "what few bytes need must be one line");

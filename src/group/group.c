@@ -321,6 +321,13 @@ void rf__group_check_local(struct rf__group *group) {
     if (net && net->shared && !usable) {
         check_hosts(group);
     }
+    struct rf__team team = group->shared.team;
+    for (int k = 0; k < team.size && (group->shared.usable || group->hosts.usable); k++) {
+        group->shared.boards[k] = net->shared->board(net, team.first + k);
+        if (!group->shared.boards[k]) { /* its link is lost: calls over the others find that out */
+            group->shared.usable = group->hosts.usable = false;
+        }
+    }
 }
 
 /* What has arrived on it: false when it is over. */
@@ -398,7 +405,8 @@ static void choose(struct rf__group *group, struct rf__op *op) {
 static int begin_call(struct rf__group *group, struct rf__op *op) {
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
-    if (op->algorithm == RF_ALGORITHM_AUTO) {
+    bool is_plain = group->shared.usable && !group->options.tuning; /* SHARED, as said above */
+    if (op->algorithm == RF_ALGORITHM_AUTO && !is_plain) {
         choose(group, op);
     }
     group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL;
@@ -467,7 +475,6 @@ bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t no
     if (!group->shared.usable || now - group->stepped > RUSH_WITHIN_US * 1000) {
         return false;
     }
-    group->now = now;
     for (int k = 0; k < RUSH_LOOKS && group->state == RF__GROUP_RUNNING; k++) {
         bool moved = run_calls(group);
         if (op->state == RF__OP_DONE) {
@@ -863,9 +870,6 @@ out:
 void rf__group_destroy(struct rf__group *group) {
     if (!group) {
         return;
-    }
-    if (group->stage.memory) {
-        group->options.net->shared->release(group->options.net, group->stage.memory);
     }
     rf__elastic_free(group);
     rf__exec_free(&group->exec);

@@ -160,6 +160,9 @@ struct rf__shared_run {
     struct rf__team team;
     uint64_t post; /* calls that went over the boards; the number of the one that runs */
     bool untold;   /* something was published, and who sleeps was not woken yet */
+    void *boards[RF_MAX_LOCAL_RANKS]; /* of the team, by rank - team.first */
+    size_t most;                      /* bytes that a rank of the call sends */
+    bool is_inline;                   /* the boards have room for them */
     enum rf__shared_phase phase;
     enum rf__shared_mode mode;
     int waiting; /* every rank below has arrived */
@@ -178,8 +181,10 @@ struct rf__place {
 
 /* Ordinary memory on one host goes over a stage, chunk by chunk. */
 struct rf__stage {
-    unsigned char *memory; /* in the own heap; NULL until it is needed */
-    bool found;            /* its place there is known, in this generation */
+    /* In the own heap; NULL until it is needed. It goes with the net, not before: a slower rank may
+     * still take from it what it needs of the last call, and its own mapping keeps the pages. */
+    unsigned char *memory;
+    bool found; /* its place there is known, in this generation */
     struct rf__place place;
     uint64_t base;                          /* chunks of the generation's calls before this one */
     uint64_t chunks, staged, folded, taken; /* of the call that runs */

@@ -49,20 +49,20 @@ static size_t largest_send(const struct rf_call *call, int size) {
     return send_bytes(call, call->root, size); /* the root's is never smaller than the others' */
 }
 
-/* Whether the boards have room for it. Where everybody folds everything, more ranks fold the same
- * more often. */
-static bool is_inline(const struct rf_call *call, int size) {
-    size_t bytes = largest_send(call, size), most = RF__INLINE_BYTES;
+/* The most that goes over the boards. Of ordinary memory it is more, as it is copied in any case;
+ * where everybody folds everything, more ranks fold the same more often. */
+static size_t most_inline(const struct rf_call *call, int size, bool is_ordinary) {
+    size_t most = is_ordinary ? RF__INLINE_BYTES : INLINE_LEAST;
 
     if (call->coll == RF_COLL_ALLREDUCE && size > 2) {
         most /= (size_t)size - 1;
         most = most < INLINE_LEAST ? INLINE_LEAST : most;
     }
-    return bytes <= most;
+    return most;
 }
 
-static unsigned char *inline_data(struct rf__slot *slot, const struct rf_call *call, int size) {
-    return largest_send(call, size) <= RF__FEW_BYTES ? slot->few : slot->data;
+static unsigned char *inline_data(const struct rf__group *group, struct rf__slot *slot) {
+    return group->shared.most <= RF__FEW_BYTES ? slot->few : slot->data;
 }
 
 static bool is_free_to_choose(const struct rf__op *op) {
@@ -89,22 +89,30 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
         rf__stage_offer(group, op, slot, true);
         return;
     }
-    if (is_inline(call, group->size)) {
-        if (bytes) {
-            memcpy(inline_data(slot, call, group->size), call->send, bytes);
-        }
-        return;
+    bool small = group->shared.is_inline;
+    if (!small) {
+        slot->has_send = find(group, call->send, bytes, &slot->send);
+        slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv);
+        small = !(slot->has_send && slot->has_recv) && is_free_to_choose(op) &&
+                group->shared.most <= most_inline(call, group->size, true);
     }
-    slot->has_send = find(group, call->send, bytes, &slot->send);
-    slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv);
-    if (is_free_to_choose(op)) {
-        rf__stage_offer(group, op, slot, !slot->has_send || !slot->has_recv);
+    if (small) {
+        if (bytes) {
+            memcpy(inline_data(group, slot), call->send, bytes);
+        }
+        slot->has_data = 1;
+    }
+    if (!group->shared.is_inline && is_free_to_choose(op)) {
+        rf__stage_offer(group, op, slot, !small && !(slot->has_send && slot->has_recv));
     }
 }
 
 void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
     group->shared.post++;
+    group->shared.most = largest_send(call, group->size);
+    group->shared.is_inline =
+        !group->hosts.runs && group->shared.most <= most_inline(call, group->size, false);
     struct rf__slot *slot = rf__slot_of(group, group->rank);
 
     slot->count = call->count;
@@ -114,7 +122,7 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     slot->redop = (uint8_t)call->redop;
     slot->algorithm = (uint8_t)op->algorithm;
     slot->in_place = call->send == call->recv;
-    slot->has_send = slot->has_recv = slot->has_stage = slot->is_staged = 0;
+    slot->has_send = slot->has_recv = slot->has_stage = slot->is_staged = slot->has_data = 0;
     offer(group, op, slot);
     group->shared.phase = RF__SHARED_POSTED;
     group->shared.waiting = 0;
@@ -182,7 +190,7 @@ static int compare_calls(struct rf__group *group, const struct rf__op *op) {
 static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
     struct rf__team team = group->shared.team;
-    bool is_direct = !group->hosts.runs, is_staged = true;
+    bool is_direct = !group->hosts.runs, is_inline = true, is_staged = true;
 
     if (call->coll == RF_COLL_BARRIER) {
         return RF__SHARED_INLINE;
@@ -190,16 +198,20 @@ static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf
     if (!is_free_to_choose(op) && !group->hosts.runs) {
         return RF__SHARED_STREAM;
     }
-    if (is_inline(call, group->size) && !group->hosts.runs) {
+    if (group->shared.is_inline) {
         return RF__SHARED_INLINE;
     }
     for (int rank = team.first; rank < team.first + team.size; rank++) {
         const struct rf__slot *slot = rf__slot_of(group, rank);
         bool is_moved = call->coll == RF_COLL_ALL_TO_ALL && slot->in_place;
         is_direct = is_direct && slot->has_send && slot->has_recv && !is_moved;
+        is_inline = is_inline && slot->has_data;
         is_staged = is_staged && slot->has_stage;
     }
-    return is_direct ? RF__SHARED_DIRECT : is_staged ? RF__SHARED_STAGED : RF__SHARED_STREAM;
+    return is_direct   ? RF__SHARED_DIRECT
+           : is_inline ? RF__SHARED_INLINE
+           : is_staged ? RF__SHARED_STAGED
+                       : RF__SHARED_STREAM;
 }
 
 int rf__shared_map(struct rf__group *group, int rank, const struct rf__place *place, size_t need,
@@ -229,7 +241,7 @@ static int locate(struct rf__group *group, const struct rf__op *op, int rank, bo
     int rc = 0;
 
     if (group->shared.mode == RF__SHARED_INLINE) {
-        *out = inline_data(slot, &op->params.call, group->size);
+        *out = inline_data(group, slot);
         return 0;
     }
     if (rank == group->rank) {

@@ -203,7 +203,7 @@ int rf__tcp_accept(int listener); /* the socket, or -errno */
 
 /* After connect: 0 or an errno. Notes both addresses. */
 int rf__tcp_connected(struct rf__conn *conn);
-void rf__tcp_tune(const struct rf__os_net *net, int fd);
+void rf__tcp_tune(const struct rf__os_net *net, const struct rf__link *link, int fd);
 ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,
                       const struct iovec *parts, int count);
 ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,

@@ -55,6 +55,7 @@ struct rf__s3 {
 
     /* Set by interrupt (release), read between and during transfers (acquire). */
     atomic_bool interrupted;
+    atomic_bool answered; /* relaxed: it has given a proper answer, so it is what it should be */
 
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;  /* interrupted: ends waits between tries */

@@ -477,7 +477,8 @@ static bool curl_is_retryable(CURLcode code) {
     return false;
 }
 
-/* What may pass, and more likely is a setting: a misspelt host, a port of something else. */
+/* What may pass, and more likely is a setting: a misspelt host, a port of something else. Unless
+ * the server has answered properly before. */
 static bool is_doubtful(CURLcode code) {
     return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY ||
            code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_WEIRD_SERVER_REPLY ||
@@ -507,7 +508,8 @@ static enum verdict judge_failure(struct attempt *attempt, CURLcode code, struct
     answer->lost = answer->lost || was_sent(code);
     rf__s3_failed(attempt->s3, attempt->request, code, attempt->reason, err);
     if (is_doubtful(code)) {
-        return attempt->tries < DOUBTFUL_TRIES ? AGAIN : OVER;
+        bool is_known = atomic_load_explicit(&attempt->s3->answered, memory_order_relaxed);
+        return is_known || attempt->tries < DOUBTFUL_TRIES ? AGAIN : OVER;
     }
     return curl_is_retryable(code) ? AGAIN : OVER;
 }
@@ -521,6 +523,7 @@ static enum verdict judge_answer(struct attempt *attempt, struct rf_error *err) 
 
     if (answer->status >= 200 && answer->status < 300 && !fault) {
         answer->fault = (struct rf__s3_fault){0};
+        atomic_store_explicit(&attempt->s3->answered, true, memory_order_relaxed);
         if (!request->ranged || answer->into_done == request->into_bytes) {
             return ANSWERED;
         }

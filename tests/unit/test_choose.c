@@ -39,7 +39,7 @@ static enum rf_algorithm by_hand(enum rf_coll coll, int size, uint64_t bytes) {
     switch (coll) {
     case RF_COLL_ALLREDUCE:
         if (size <= 16) {
-            return bytes <= 8 * KIB ? RF_ALGORITHM_NAIVE : RF_ALGORITHM_DIRECT;
+            return bytes <= (size <= 2 ? 512 : 8) * KIB ? RF_ALGORITHM_NAIVE : RF_ALGORITHM_DIRECT;
         }
         return bytes <= 32 * KIB     ? RF_ALGORITHM_RECURSIVE_DOUBLING
                : bytes <= 1024 * KIB ? RF_ALGORITHM_RABENSEIFNER
