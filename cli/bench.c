@@ -43,6 +43,7 @@ struct settings {
     enum rf_algorithm algorithm;
     enum rf_wire wire;
     const char *transport; /* NULL: as the environment says */
+    int streams;           /* 0: the same */
     bool private_memory, out_of_place, check, json, verbose;
     bool have_coll, have_redop;
 };
@@ -95,6 +96,7 @@ struct bench {
 enum {
     KEY_ALGORITHM = 0x100,
     KEY_TRANSPORT,
+    KEY_STREAMS,
     KEY_PRIVATE,
     KEY_OUT_OF_PLACE,
     KEY_CHECK,
@@ -113,6 +115,7 @@ static const struct argp_option flags[] = {
     {"iterations", 'n', "N", 0, "Timed calls; default as many as fit into half a second", 0},
     {"algorithm", KEY_ALGORITHM, "NAME", 0, "Use this one: ring, direct, tree, shared, …; auto", 0},
     {"transport", KEY_TRANSPORT, "NAME", 0, "auto, shm or tcp", 0},
+    {"streams", KEY_STREAMS, "N", 0, "TCP connections between two workers (1)", 0},
     {"wire", KEY_WIRE, "NAME", 0, "Float32 sums travel as this: none, bf16 or int8", 0},
     {"private", KEY_PRIVATE, NULL, 0, "Buffers in ordinary memory, not the library's shared", 0},
     {"out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Results into a second buffer", 0},
@@ -222,6 +225,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
         if (strcmp(text, "auto") && strcmp(text, "shm") && strcmp(text, "tcp")) {
             argp_error(state, "'%s' is no transport: auto, shm or tcp", text);
         }
+        break;
+    case KEY_STREAMS:
+        parse_number(state, text, 1, RF_MAX_STREAMS, &s->streams);
         break;
     case KEY_WIRE:
         if (rf_wire_parse(text, &s->wire)) {
@@ -598,6 +604,7 @@ static int join(const struct settings *s, struct rf_comm **out, struct rf_error 
                                 : !strcmp(s->transport, "tcp") ? RF_TRANSPORT_TCP
                                                                : RF_TRANSPORT_AUTO;
         }
+        options.streams = s->streams ? s->streams : options.streams;
         options.choice = s->verbose ? on_choice : NULL;
         options.choice_context = out;
         rc = rf_comm_create(&options, out, err);

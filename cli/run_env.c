@@ -201,7 +201,8 @@ static bool is_dropped(const char *variable) {
         "RINGFOLD_ALGORITHM=",   "RINGFOLD_MIN_SIZE=",     "RINGFOLD_MAX_SIZE=",
         "RINGFOLD_ID=",          "RINGFOLD_EVENT_FD=",     "RINGFOLD_SLOW_EVICT=",
         "RINGFOLD_SLOW_WINDOW=", "RINGFOLD_COOL_DOWN=",    "RINGFOLD_FAULTS=",
-        "RINGFOLD_JOIN=",        "RINGFOLD_MAX_RESTARTS=", "RINGFOLD_GUEST="};
+        "RINGFOLD_JOIN=",        "RINGFOLD_MAX_RESTARTS=", "RINGFOLD_GUEST=",
+        "RINGFOLD_STREAMS="};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!strncmp(variable, names[i], strlen(names[i]))) {
@@ -257,6 +258,9 @@ static void set_own(struct variables *v, const struct run_env *env,
     }
     if (strcmp(options->values[RUN_TRANSPORT].text, "auto")) {
         set(v, "RINGFOLD_TRANSPORT=%s", options->values[RUN_TRANSPORT].text);
+    }
+    if (options->streams > 1) {
+        set(v, "RINGFOLD_STREAMS=%d", options->streams);
     }
     if (strcmp(options->values[RUN_ALGORITHM].text, "auto")) {
         set(v, "RINGFOLD_ALGORITHM=%s", options->values[RUN_ALGORITHM].text);

@@ -548,6 +548,10 @@ static int read_choices(struct run_options *options) {
     } else if (strcmp(bind_to, "none")) {
         return usage_error(NULL, "--bind '%s' is not auto, none or core", bind_to);
     }
+    if (parse_int(options->values[RUN_STREAMS].text, 1, RF_MAX_STREAMS, &options->streams)) {
+        return usage_error(NULL, "--streams '%s' is not a number from 1 to %d",
+                           options->values[RUN_STREAMS].text, RF_MAX_STREAMS);
+    }
     if (strcmp(transport, "auto") && strcmp(transport, "shm") && strcmp(transport, "tcp")) {
         return usage_error(NULL, "--transport '%s' is not auto, shm or tcp", transport);
     }

@@ -23,6 +23,7 @@
     X(JOB, "job", 0, "", "NAME", 2, "The job's name (default: the program's, and random)")         \
     X(KEY_FILE, "key-file", 0, "", "FILE", 2, "Take the job's key from FILE (default: random)")    \
     X(TRANSPORT, "transport", 0, "auto", "NAME", 2, "auto, shm or tcp")                            \
+    X(STREAMS, "streams", 0, "1", "N", 2, "TCP connections between two workers of two hosts (1)")  \
     X(ALGORITHM, "algorithm", 0, "auto", "NAME", 2, "Of the collectives: auto, ring, direct, ...") \
     X(DETECT, "detect", 0, "3s", "TIME", 3, "Take a silent worker for lost (default 3s)")          \
     X(START_TIMEOUT, "start-timeout", 0, "5m", "TIME", 3, "Wait for all workers (default 5m)")     \
@@ -69,6 +70,7 @@ struct run_options {
     bool commits;
     int cores; /* that this process may use */
     int detect_ms, start_timeout_ms, grace_ms;
+    int streams;
     int threads; /* 0: auto */
     enum run_bind bind;
     bool prefix, quiet, verbose, json;

@@ -362,6 +362,7 @@ static int comm_options_read(const struct train_settings *settings, struct rf_op
 
     rf_options_init(options);
     int code = rf_options_from_environ(options, environ, err);
+    options->streams = settings->streams ? settings->streams : options->streams;
     if (!code && settings->algorithm &&
         rf_algorithm_parse(settings->algorithm, &options->algorithm)) {
         char covering[RF_ALGORITHMS_TEXT];

@@ -12,11 +12,12 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 30 };
+enum { TRAIN_SETTINGS = 31 };
 
 struct train_settings {
     struct rf_train_options train;
     const char *transport, *algorithm;
+    int streams;                                       /* 0: not given */
     const char *log, *save, *save_gradients, *run_dir; /* NULL: not given */
     const char *on_divergence, *compress;
     bool quiet, verbose;

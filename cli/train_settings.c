@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sysexits.h>
 
-enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SHARE, SIZE, SWITCH, KEEP, EVERY };
+enum kind { TEXT, COUNT32, COUNT64, WIDTH, REAL, SHARE, SIZE, SWITCH, KEEP, EVERY, STREAMS };
 
 struct setting {
     const char *name, *arg, *help;
@@ -58,6 +58,8 @@ static const struct setting table[TRAIN_SETTINGS] = {
      "what gradients travel as: none, bf16 or int8, which makes up for what it loses (none)", TEXT,
      OWN(compress)},
     {"transport", "NAME", "auto, shm or tcp (auto)", TEXT, OWN(transport)},
+    {"streams", "N", "TCP connections between two workers of two hosts, 1 to 64 (1)", STREAMS,
+     OWN(streams)},
     {"algorithm", "NAME", "of collectives that can use it: ring, direct, tree, ...; auto (auto)",
      TEXT, OWN(algorithm)},
     {"log", "FILE", "write each step and at last a summary to FILE, as JSON lines", TEXT, OWN(log)},
@@ -186,6 +188,9 @@ static int setting_set(struct train_settings *settings, int index, const char *t
     case KEEP:
         code = parse_int(text, 0, INT_MAX, (int *)field);
         break;
+    case STREAMS:
+        code = parse_int(text, 1, RF_MAX_STREAMS, (int *)field);
+        break;
     case EVERY:
         code = parse_every(text, &settings->train);
         break;
@@ -219,8 +224,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
                        : row->kind == SHARE ? "a share such as 0.01 or 1%"
                        : row->kind == EVERY
                            ? "a number of steps such as 500, or a time such as 10m,"
-                       : row->kind == SIZE ? "a size such as 4096, 256K or 25M"
-                                           : "a whole number, 0 or more,");
+                       : row->kind == SIZE    ? "a size such as 4096, 256K or 25M"
+                       : row->kind == STREAMS ? "a number from 1 to 64"
+                                              : "a whole number, 0 or more,");
             return EINVAL;
         }
         return 0;
@@ -258,8 +264,9 @@ static int environment_read(struct train_settings *settings, struct rf_error *er
     char name[64];
 
     for (int i = 0; i < FLAGS; i++) {
-        if (settings->sources[i] == TRAIN_FLAG || !strcmp(table[i].name, "transport") ||
-            !strcmp(table[i].name, "algorithm")) {
+        bool is_library = !strcmp(table[i].name, "transport") ||
+                          !strcmp(table[i].name, "algorithm") || table[i].kind == STREAMS;
+        if (settings->sources[i] == TRAIN_FLAG || is_library) {
             continue; /* the library reads these itself */
         }
         const char *text = getenv(variable_name(&table[i], name));
@@ -377,6 +384,7 @@ static void value_text(const struct train_settings *settings, const struct setti
         break;
     case WIDTH:
     case KEEP:
+    case STREAMS:
     case SWITCH:
         snprintf(out, bytes, "%d", *(const int *)field);
         break;

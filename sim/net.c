@@ -239,6 +239,7 @@ static int net_open(struct rf__net *base, const struct rf__net_group *group, str
             return rf__fail(err, RF_EPROTO, 0, "'%.80s' is no endpoint", group->endpoints[peer]);
         }
         base->kind[peer] = RF__LINK_TCP;
+        base->lanes[peer] = 1;
         link->start = start;
         link->state = LINK_PENDING;
         link->deadline = net->sim->now + connect_limit(net);
@@ -418,12 +419,13 @@ static void append(struct pipe *pipe, const unsigned char *bytes, size_t count) 
     pipe->tail += count;
 }
 
-static ssize_t net_write(struct rf__net *base, int peer, const struct iovec *parts, int count) {
+static ssize_t net_write(struct rf__net *base, int peer, int lane, const struct iovec *parts,
+                         int count) {
     struct sim_net *net = of(base);
     struct link *link = &net->links[peer];
     size_t taken = 0;
 
-    RF_ASSERT(net->opened && peer >= 0 && peer < net->size && peer != net->rank);
+    RF_ASSERT(net->opened && peer >= 0 && peer < net->size && peer != net->rank && lane == 0);
     if (link->state == LINK_PENDING) {
         return 0;
     }
@@ -449,11 +451,11 @@ static ssize_t net_write(struct rf__net *base, int peer, const struct iovec *par
     return (ssize_t)taken;
 }
 
-static ssize_t net_read(struct rf__net *base, int peer, void *buffer, size_t bytes) {
+static ssize_t net_read(struct rf__net *base, int peer, int lane, void *buffer, size_t bytes) {
     struct sim_net *net = of(base);
     struct link *link = &net->links[peer];
 
-    RF_ASSERT(net->opened && peer >= 0 && peer < net->size && peer != net->rank);
+    RF_ASSERT(net->opened && peer >= 0 && peer < net->size && peer != net->rank && lane == 0);
     if (link->state == LINK_PENDING) {
         return 0;
     }
@@ -513,6 +515,7 @@ struct rf__net *sim_net_create(struct sim_worker *worker) {
 
     RF_ASSERT(net);
     net->net.ops = &net_ops;
+    net->net.most_lanes = 1;
     net->worker = worker;
     net->sim = worker->sim;
     return &net->net;

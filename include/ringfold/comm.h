@@ -46,6 +46,9 @@ struct rf_options {
     unsigned char key[RF_MAX_KEY_BYTES];
     size_t key_bytes; /* RF_MIN_KEY_BYTES … RF_MAX_KEY_BYTES, the same for the whole job */
     enum rf_transport transport;
+    int streams; /* TCP connections with each worker of another host, 1 … RF_MAX_STREAMS: more where
+                    one alone does not fill the path. Of two workers the lower number counts;
+                    results do not depend on it */
     enum rf_algorithm
         algorithm; /* RF_ALGORITHM_AUTO, or what every collective that can use it shall use */
     int detect_ms; /* how soon a silent peer is taken for lost; every other timeout follows from it
@@ -77,16 +80,16 @@ struct rf_options {
     void *choice_context;
 };
 
-/* A fixed group of one, AUTO for the rest, detect 3 s, start timeout 5 min; slow_evict 10,
- * slow_window 2, cool-down 30 s, no events. */
+/* A fixed group of one, AUTO for the rest, one stream, detect 3 s, start timeout 5 min; slow_evict
+ * 10, slow_window 2, cool-down 30 s, no events. */
 RF_API void rf_options_init(struct rf_options *options);
 
 /* Overwrites what the RINGFOLD_* variables in `environ` (as main's third argument; only read) set:
  * JOB STORE RANK SIZE LOCAL_SIZE LOCAL_CORES KEY_FD (a descriptor, read from its start) KEY_FILE
- * TRANSPORT ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT SLOW_WINDOW
- * COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default"). Durations take "3s", "500ms", "5m".
- * RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING the user's own table is
- * taken, where there is one (rf_tuning_user_path). */
+ * TRANSPORT STREAMS ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT
+ * SLOW_WINDOW COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default"). Durations take "3s",
+ * "500ms", "5m". RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING the
+ * user's own table is taken, where there is one (rf_tuning_user_path). */
 RF_API RF_MUST_CHECK int rf_options_from_environ(struct rf_options *options, char **environ,
                                                  struct rf_error *err);
 

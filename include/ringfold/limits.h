@@ -6,6 +6,7 @@
 enum {
     RF_MAX_RANKS = 1024,      /* workers in one group */
     RF_MAX_LOCAL_RANKS = 128, /* workers of one group on one host */
+    RF_MAX_STREAMS = 64,      /* TCP connections with one other worker */
     RF_MAX_JOB_NAME = 64,     /* bytes of a job's name, with its end */
     RF_MAX_KEY_BYTES = 64,    /* the job key */
     RF_MIN_KEY_BYTES = 16,

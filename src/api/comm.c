@@ -428,6 +428,7 @@ static int open_links(struct rf_comm *comm, struct rf_error *err) {
         .key = options->key,
         .key_bytes = options->key_bytes,
         .transport = options->transport,
+        .streams = options->streams,
         .detect_ms = options->detect_ms,
     };
     int rc = rf__poller_create(&comm->poller, err);

@@ -14,6 +14,7 @@ enum { MOST_ID = 999999, MOST_CORES = 65536 };
 
 void rf_options_init(struct rf_options *options) {
     *options = (struct rf_options){.size = 1,
+                                   .streams = 1,
                                    .detect_ms = 3000,
                                    .start_timeout_ms = 300000,
                                    .id = -1,
@@ -212,6 +213,9 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
         rc = read_duration(environ_list, "START_TIMEOUT", &options->start_timeout_ms, err);
     }
     if (rc == 0) {
+        rc = read_int(environ_list, "STREAMS", 1, RF_MAX_STREAMS, &options->streams, err);
+    }
+    if (rc == 0) {
         rc = read_choices(environ_list, options, err);
     }
     if (rc == 0) {
@@ -261,6 +265,10 @@ int rf__options_check(const struct rf_options *options, struct rf_error *err) {
     if ((unsigned)options->transport > RF_TRANSPORT_TCP ||
         (unsigned)options->algorithm >= RF_ALGORITHM_COUNT) {
         return rf__fail(err, RF_EINVAL, 0, "a transport or algorithm that does not exist");
+    }
+    if (options->streams < 1 || options->streams > RF_MAX_STREAMS) {
+        return rf__fail(err, RF_EINVAL, 0, "%d streams between two workers are not in 1 … %d",
+                        options->streams, RF_MAX_STREAMS);
     }
     if (options->detect_ms < 10 || options->start_timeout_ms < 1) {
         return rf__fail(err, RF_EINVAL, 0,

@@ -80,8 +80,6 @@ static int enter_step(struct rf__exec *exec) {
     exec->end = exec->begin;
     exec->next = exec->begin;
     exec->send_count = 0;
-    exec->received = 0;
-    exec->piece_held = 0;
     while (exec->end < exec->schedule.count && instrs[exec->end].step == instrs[exec->begin].step) {
         if (instrs[exec->end].kind == RF__SEND) {
             if (exec->send_count == exec->send_capacity) {
@@ -128,6 +126,7 @@ int rf__exec_begin(struct rf__group *group, struct rf__op *op) {
     }
     if (rc == 0) {
         exec->begin = 0;
+        exec->recv = (struct rf__pending_recv){0};
         exec->is_moving = group->shared.usable;
         rc = enter_step(exec);
     }
@@ -149,14 +148,34 @@ void rf__exec_free(struct rf__exec *exec) {
     rf__free(exec->piece);
 }
 
-int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
-                  const unsigned char *from, struct rf__pending_send *send, bool *moved) {
+/* How many lanes the pieces of a message may take: both ends have to think the same of what is
+ * large, else one of them may wait at a lane where nothing comes. */
+static int lanes_for(const struct rf__group *group, const struct rf__transfer *transfer) {
+    return transfer->bytes > RF__SPREAD_FROM ? rf__link_lanes(group, transfer->peer) : 1;
+}
+
+/* Several pieces for each lane, so that none has much more to do than the others at the end; whole
+ * pages, and with them whole elements. */
+static size_t piece_bytes(size_t total, int lanes) {
+    size_t piece = total / (4 * (size_t)lanes) & ~(size_t)4095;
+
+    if (lanes == 1) {
+        return RF__FRAME_PAYLOAD;
+    }
+    piece = piece < RF__SPREAD_MOST ? piece : RF__SPREAD_MOST;
+    return piece > RF__SPREAD_LEAST ? piece : RF__SPREAD_LEAST;
+}
+
+/* On one lane. 1 when there is nothing more to do on it, 0 when it is full, or an error. */
+static int send_on(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
+                   const unsigned char *from, struct rf__pending_send *send, int lane, size_t most,
+                   bool *moved) {
     const struct rf_call *call = &op->params.call;
-    struct rf__tx *tx = &group->peers[to->peer].tx;
+    struct rf__peer *peer = &group->peers[to->peer];
+    const struct rf__tx *tx = &peer->lanes[lane].tx;
 
     for (;;) {
-        int rc = rf__link_flush(group, to->peer, moved);
-        const struct rf__peer *peer = &group->peers[to->peer];
+        int rc = rf__link_flush(group, to->peer, lane, moved);
         bool is_down = !peer->up || (rc < 0 && peer->gone);
         if (!is_down && (rc <= 0 || tx->owner != RF__TX_NONE)) {
             return rc < 0 ? rc : 0;
@@ -169,8 +188,12 @@ int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct
                                   "rank %d has left, and rank %d has still data for it", to->peer,
                                   group->rank);
         }
+        if (!send->begun) {
+            send->begun = peer->is_sending = true;
+            send->number = peer->data_sent++;
+        }
         size_t left = to->bytes - send->framed;
-        size_t piece = left < RF__FRAME_PAYLOAD ? left : RF__FRAME_PAYLOAD;
+        size_t piece = left < most ? left : most;
         struct rf__frame frame = {
             .kind = RF__FRAME_DATA,
             .coll = call->coll,
@@ -179,22 +202,46 @@ int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct
             .algorithm = op->algorithm,
             .root = call->root,
             .bytes = (uint32_t)piece,
-            .step = to->step,
+            .message = send->number,
             .seq = op->seq,
             .count = call->count,
             .offset = send->framed,
         };
-        rf__link_load(group, to->peer, RF__TX_DATA, &frame, to->bytes ? from + send->framed : NULL);
-        send->begun = true;
+        rf__link_load(group, to->peer, lane, RF__TX_DATA, &frame,
+                      to->bytes ? from + send->framed : NULL);
         send->framed += piece;
     }
+}
+
+/* Whichever lane can take the next piece gets it, so a slow one does not hold up the others. */
+int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
+                  const unsigned char *from, struct rf__pending_send *send, bool *moved) {
+    int lanes = lanes_for(group, to), result = 1;
+    size_t most = piece_bytes(to->bytes, lanes);
+
+    if (!send->begun && group->peers[to->peer].is_sending) {
+        return 0;
+    }
+    for (int lane = 0; lane < lanes; lane++) {
+        if (lane && !group->peers[to->peer].lanes[lane].heard) {
+            continue;
+        }
+        int rc = send_on(group, op, to, from, send, lane, most, moved);
+        if (rc < 0) {
+            return rc;
+        }
+        result = result && rc;
+    }
+    if (result) {
+        group->peers[to->peer].is_sending = false;
+    }
+    return result;
 }
 
 static int run_send(struct rf__group *group, struct rf__op *op, struct rf__pending_send *send,
                     bool *moved) {
     const struct rf__instr *instr = &group->exec.schedule.instrs[send->instr];
     struct rf__transfer to = {.peer = instr->peer,
-                              .step = instr->step,
                               .bytes = instr->count * rf_type_size(op->params.call.type)};
     const unsigned char *from =
         to.bytes ? locate(group, &op->params.call, instr->src, instr->src_offset) : NULL;
@@ -218,12 +265,12 @@ void rf__exec_tell(const struct rf__group *group, struct rf__frame *frame) {
     }
 }
 
-int rf__exec_check(struct rf__group *group, int peer_rank) {
-    struct rf__peer *peer = &group->peers[peer_rank];
+int rf__exec_check(struct rf__group *group, int peer_rank, int index) {
+    struct rf__lane *lane = &group->peers[peer_rank].lanes[index];
     const struct rf__op *op = group->calls.head;
-    const struct rf__frame *frame = &peer->frame;
+    const struct rf__frame *frame = &lane->frame;
 
-    if (peer->checked || !op || op->state != RF__OP_RUNNING || frame->seq < op->seq) {
+    if (lane->checked || !op || op->state != RF__OP_RUNNING || frame->seq < op->seq) {
         return 0;
     }
     if (group->shared.usable && group->shared.phase != RF__SHARED_STREAMING) {
@@ -234,7 +281,7 @@ int rf__exec_check(struct rf__group *group, int peer_rank) {
     if (frame->seq > op->seq) {
         return 0; /* it may have finished its part of this call; who waits for it will tell */
     }
-    peer->checked = true;
+    lane->checked = true;
     if (frame->coll == call->coll && frame->type == call->type && frame->redop == call->redop &&
         frame->count == call->count && frame->root == call->root &&
         frame->algorithm == op->algorithm) {
@@ -270,115 +317,203 @@ static void store(struct rf__group *group, struct rf__op *op, const struct rf__i
     }
 }
 
-/* One helping of payload from the frame at the head. Bytes consumed, 0 when there are none now. */
-static ssize_t receive_some(struct rf__group *group, struct rf__op *op,
-                            const struct rf__instr *instr) {
-    struct rf__exec *exec = &group->exec;
-    const struct rf_call *call = &op->params.call;
-    size_t size = rf_type_size(call->type), total = instr->count * size;
+/* Bytes to be folded, or widened, pass through a buffer that stays in cache, unless the link shows
+ * them in place. */
+static ssize_t fold_some(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr,
+                         const struct rf__piece *piece) {
+    struct rf__lane *lane = &group->peers[piece->peer].lanes[piece->lane];
+    unsigned char *buffer = group->exec.piece;
+    size_t size = rf_type_size(op->params.call.type), cut = lane->cut_bytes;
 
-    if (instr->kind == RF__RECV && instr->dst != RF__ACC) {
-        unsigned char *to = locate(group, call, instr->dst, instr->dst_offset) + exec->received;
-        return rf__link_take(group, instr->peer, to, total - exec->received);
-    }
-    if (exec->piece_held == 0) {
+    if (cut == 0) {
         const void *view;
-        ssize_t there = rf__link_peek(group, instr->peer, &view, RF__PIECE_BYTES);
+        ssize_t there = rf__link_peek(group, piece->peer, piece->lane, &view, RF__PIECE_BYTES);
         if (there >= (ssize_t)size) {
             size_t whole = (size_t)there / size;
-            store(group, op, instr, exec->received / size, view, whole);
-            rf__link_consume(group, instr->peer, whole * size);
+            store(group, op, instr, piece->offset / size, view, whole);
+            rf__link_consume(group, piece->peer, piece->lane, whole * size);
             return (ssize_t)(whole * size);
         }
         if (there == RF_ELOST) {
             return there;
         }
     }
-    ssize_t got = rf__link_take(group, instr->peer, exec->piece + exec->piece_held,
-                                RF__PIECE_BYTES - exec->piece_held);
+    memcpy(buffer, lane->cut, cut);
+    ssize_t got =
+        rf__link_take(group, piece->peer, piece->lane, buffer + cut, RF__PIECE_BYTES - cut);
     if (got > 0) {
-        size_t held = exec->piece_held + (size_t)got, whole = held / size;
-        size_t first = (exec->received - exec->piece_held) / size;
-        store(group, op, instr, first, exec->piece, whole);
-        exec->piece_held = held - whole * size;
-        memmove(exec->piece, exec->piece + whole * size, exec->piece_held);
+        size_t held = cut + (size_t)got, whole = held / size;
+        store(group, op, instr, (piece->offset - cut) / size, buffer, whole);
+        lane->cut_bytes = held - whole * size;
+        memcpy(lane->cut, buffer + whole * size, lane->cut_bytes);
     }
     return got;
 }
 
-int rf__exec_expect(struct rf__group *group, const struct rf__op *op,
-                    const struct rf__transfer *from, size_t received, bool *moved) {
+struct reception {
+    struct rf__op *op;
+    const struct rf__instr *instr;
+};
+
+static ssize_t take_some(struct rf__group *group, const struct rf__piece *piece, void *context) {
+    const struct reception *to = context;
+    const struct rf__instr *instr = to->instr;
+    struct rf__exec *exec = &group->exec;
+    ssize_t got;
+
+    if (instr->kind == RF__RECV && instr->dst != RF__ACC) {
+        unsigned char *out = locate(group, &to->op->params.call, instr->dst, instr->dst_offset);
+        got = rf__link_take(group, piece->peer, piece->lane, out + piece->offset, piece->bytes);
+    } else {
+        got = fold_some(group, to->op, instr, piece);
+    }
+    if (got > 0 && !exec->is_moving) { /* before, it waited for others to begin */
+        exec->is_moving = true;
+        to->op->begun = group->now;
+    }
+    return got;
+}
+
+/* Whether a piece of the message stands at the head of a lane: 1, 0 when not, or an error. */
+static int expect(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *from,
+                  size_t received, int index, bool *moved) {
     struct rf__peer *peer = &group->peers[from->peer];
-    int rc = rf__link_receive(group, from->peer, moved);
+    const struct rf__lane *lane = &peer->lanes[index];
+    const struct rf__frame *frame = &lane->frame;
+    int rc = rf__link_receive(group, from->peer, index, moved);
 
     if (rc < 0 && !rf__group_is_linked(group)) {
         return rc;
     }
-    if (rc <= 0 && peer->gone) {
-        return rf__group_fail(group, RF_ELOST, from->peer,
-                              "rank %d has left, and rank %d waits for its part of call %llu",
-                              from->peer, group->rank, (unsigned long long)op->seq);
-    }
-    if (rc <= 0 || peer->frame.kind != RF__FRAME_DATA) {
+    if (rc <= 0 || frame->kind != RF__FRAME_DATA) {
         return 0; /* nothing yet; of a broken link the event tells */
     }
-    rc = rf__exec_check(group, from->peer);
+    rc = rf__exec_check(group, from->peer, index);
     if (rc) {
         return rc;
     }
-    if (peer->frame.seq > op->seq) {
+    uint32_t ahead = frame->message - peer->data_received;
+    bool is_spread = from->bytes > RF__SPREAD_FROM && group->options.net->most_lanes > 1;
+    if (ahead && ahead <= INT32_MAX && is_spread) {
+        return 0; /* of a later message: what we wait for is on other lanes */
+    }
+    if (frame->seq > op->seq) {
         return rf__group_fail(
             group, RF_EMISMATCH, from->peer,
             "rank %d has gone on to call %llu (%s), but rank %d waits for it in call %llu (%s)",
-            from->peer, (unsigned long long)peer->frame.seq, rf_coll_name(peer->frame.coll),
-            group->rank, (unsigned long long)op->seq, rf_coll_name(op->params.call.coll));
+            from->peer, (unsigned long long)frame->seq, rf_coll_name(frame->coll), group->rank,
+            (unsigned long long)op->seq, rf_coll_name(op->params.call.coll));
     }
-    if (peer->frame.seq < op->seq || peer->frame.bytes > from->bytes ||
-        peer->frame.offset + peer->taken != received ||
-        peer->frame.bytes - peer->taken > from->bytes - received) {
+    size_t size = rf_type_size(op->params.call.type);
+    if (ahead || frame->seq < op->seq || frame->bytes > from->bytes ||
+        frame->offset > from->bytes - frame->bytes ||
+        ((frame->offset | frame->bytes) & (size - 1)) ||
+        frame->bytes - lane->taken > from->bytes - received) {
         return rf__group_fail(group, RF_EPROTO, from->peer,
                               "rank %d sent a piece of call %llu that does not fit", from->peer,
-                              (unsigned long long)peer->frame.seq);
+                              (unsigned long long)frame->seq);
     }
     return 1;
+}
+
+/* Whether a lane has nothing more of the message that is waited for, now that its sender is gone: a
+ * later one stands in it, or nothing. */
+static bool is_spent(const struct rf__peer *peer, int index) {
+    const struct rf__lane *lane = &peer->lanes[index];
+
+    if (!peer->up) {
+        return true;
+    }
+    return lane->framed ? lane->frame.kind == RF__FRAME_DATA : index == 0 || lane->over;
+}
+
+/* Pieces that cover a message exactly have borders that cancel but for the first and the last. */
+static uint64_t border(uint64_t at) {
+    at *= 0x9e3779b97f4a7c15;
+    return (at ^ at >> 29) * 0xbf58476d1ce4e5b9;
+}
+
+/* Counts what was taken of a message: 1 when it is complete, 0, or an error. */
+static int count_in(struct rf__group *group, const struct rf__op *op,
+                    const struct rf__transfer *from, struct rf__pending_recv *recv,
+                    const struct rf__piece *piece, size_t got) {
+    struct rf__peer *peer = &group->peers[piece->peer];
+    const struct rf__lane *lane = &peer->lanes[piece->lane];
+
+    recv->received += got;
+    if (!lane->framed) {
+        recv->borders +=
+            border(lane->frame.offset + lane->frame.bytes) - border(lane->frame.offset);
+    }
+    if (recv->received < from->bytes || (got == 0 && lane->framed)) {
+        return 0;
+    }
+    if (recv->borders != border(from->bytes) - border(0)) {
+        return rf__group_fail(group, RF_EPROTO, from->peer,
+                              "rank %d sent pieces of call %llu that do not make a whole",
+                              from->peer, (unsigned long long)op->seq);
+    }
+    peer->data_received++;
+    *recv = (struct rf__pending_recv){0};
+    return 1;
+}
+
+int rf__exec_receive(struct rf__group *group, const struct rf__op *op,
+                     const struct rf__transfer *from, struct rf__pending_recv *recv, bool *moved,
+                     rf__take_fn *take, void *context) {
+    struct rf__peer *peer = &group->peers[from->peer];
+    int lanes = lanes_for(group, from);
+    bool got_some;
+
+    do {
+        int spent = 0;
+        got_some = false;
+        for (int lane = 0; lane < lanes; lane++) {
+            int rc = expect(group, op, from, recv->received, lane, moved);
+            if (rc < 0) {
+                return rc;
+            }
+            if (rc == 0) {
+                spent += is_spent(peer, lane);
+                continue;
+            }
+            const struct rf__lane *at = &peer->lanes[lane];
+            struct rf__piece piece = {.peer = from->peer,
+                                      .lane = lane,
+                                      .offset = at->frame.offset + at->taken,
+                                      .bytes = at->frame.bytes - at->taken};
+            ssize_t got = piece.bytes ? take(group, &piece, context)
+                                      : rf__link_take(group, from->peer, lane, NULL, 0);
+            if (got < 0) {
+                rf__link_down(group, from->peer);
+                got_some = true; /* once more, to say so */
+                break;
+            }
+            rc = count_in(group, op, from, recv, &piece, (size_t)got);
+            if (rc) {
+                *moved = true;
+                return rc;
+            }
+            got_some = got_some || got > 0;
+        }
+        if (peer->gone && spent == lanes) {
+            return rf__group_fail(group, RF_ELOST, from->peer,
+                                  "rank %d has left, and rank %d waits for its part of call %llu",
+                                  from->peer, group->rank, (unsigned long long)op->seq);
+        }
+        *moved = *moved || got_some;
+    } while (got_some);
+    return 0;
 }
 
 /* 1 when the message is complete. */
 static int run_receive(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr,
                        bool *moved) {
-    struct rf__exec *exec = &group->exec;
     struct rf__transfer from = {.peer = instr->peer,
-                                .step = instr->step,
                                 .bytes = instr->count * rf_type_size(op->params.call.type)};
+    struct reception to = {.op = op, .instr = instr};
 
-    for (;;) {
-        int rc = rf__exec_expect(group, op, &from, exec->received, moved);
-        if (rc <= 0) {
-            return rc;
-        }
-        if (from.bytes == 0) {
-            (void)rf__link_take(group, instr->peer, NULL, 0);
-            *moved = true;
-            return 1;
-        }
-        ssize_t got = receive_some(group, op, instr);
-        if (got < 0) {
-            rf__link_down(group, instr->peer);
-            continue;
-        }
-        if (got == 0) {
-            return 0;
-        }
-        *moved = true;
-        if (!exec->is_moving) { /* before, it waited for others to begin */
-            exec->is_moving = true;
-            op->begun = group->now;
-        }
-        exec->received += (size_t)got;
-        if (exec->received == from.bytes) {
-            return 1;
-        }
-    }
+    return rf__exec_receive(group, op, &from, &group->exec.recv, moved, take_some, &to);
 }
 
 static void run_local(struct rf__group *group, struct rf__op *op, const struct rf__instr *instr) {
@@ -425,8 +560,6 @@ static int run_ordered(struct rf__group *group, struct rf__op *op, bool *moved) 
             if (rc <= 0) {
                 return rc;
             }
-            exec->received = 0;
-            exec->piece_held = 0;
         } else if (instr->kind != RF__SEND) {
             run_local(group, op, instr);
         }

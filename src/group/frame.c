@@ -20,7 +20,7 @@ void rf__frame_encode(const struct rf__frame *frame, unsigned char bytes[RF__FRA
     rf__write_u64(&w, frame->count);
     rf__write_u64(&w, frame->offset);
     rf__write_u32(&w, frame->bytes);
-    rf__write_u32(&w, frame->step);
+    rf__write_u32(&w, frame->message);
     rf__write_u32(&w, (uint32_t)frame->root);
     rf__write_u32(&w, (uint32_t)frame->algorithm);
     rf__write_u64(&w, frame->job);
@@ -37,7 +37,7 @@ int rf__frame_decode(const unsigned char bytes[RF__FRAME_BYTES], struct rf__fram
     out->count = rf__read_u64(&r);
     out->offset = rf__read_u64(&r);
     out->bytes = rf__read_u32(&r);
-    out->step = rf__read_u32(&r);
+    out->message = rf__read_u32(&r);
     out->root = (int32_t)rf__read_u32(&r);
     uint32_t algorithm = rf__read_u32(&r);
     out->job = rf__read_u64(&r);

@@ -26,8 +26,8 @@ struct rf__frame {
     enum rf_redop redop;
     enum rf_algorithm algorithm;
     int32_t root;
-    uint32_t bytes; /* of payload */
-    uint32_t step;  /* of the schedule */
+    uint32_t bytes;   /* of payload */
+    uint32_t message; /* DATA: number of the message in this direction of the pair, modulo 2^32 */
     uint64_t generation;
     uint64_t
         seq; /* of the collective call, or of the message between this pair in this direction */

@@ -115,11 +115,13 @@ void rf__group_end_generation(struct rf__group *group, const struct rf_error *ca
     finish_all(group, &group->calls, group->cause.code);
     for (int rank = 0; rank < group->size && group->peers; rank++) {
         struct rf__peer *peer = &group->peers[rank];
-        struct rf__tx *tx = &peer->tx;
         finish_all(group, &peer->sends, group->cause.code);
         finish_all(group, &peer->recvs, group->cause.code);
-        if (tx->owner == RF__TX_DATA || tx->owner == RF__TX_MESSAGE) {
-            tx->owner = tx->sent ? RF__TX_STUCK : RF__TX_NONE;
+        for (int lane = 0; group->options.net && lane < rf__link_lanes(group, rank); lane++) {
+            struct rf__tx *tx = &peer->lanes[lane].tx;
+            if (tx->owner == RF__TX_DATA || tx->owner == RF__TX_MESSAGE) {
+                tx->owner = tx->sent ? RF__TX_STUCK : RF__TX_NONE;
+            }
         }
         peer->wanted = RF__WANT_REVOKE;
     }
@@ -229,6 +231,17 @@ static void name_by_id(const struct rf__group *group, struct rf_error *error) {
                    rf__group_id_of(group, error->rank), why[0] ? ": " : "", why);
 }
 
+/* Reads up to the data frames that wait: whether there are any. */
+static bool has_frames(struct rf__group *group, int rank) {
+    bool moved = false, has = false;
+
+    for (int lane = 0; lane < rf__link_lanes(group, rank); lane++) {
+        (void)rf__link_receive(group, rank, lane, &moved);
+        has = has || group->peers[rank].lanes[lane].framed;
+    }
+    return has;
+}
+
 static void take_net_event(struct rf__group *group, const struct rf__net_event *event) {
     struct rf__peer *peer = &group->peers[event->peer];
 
@@ -241,20 +254,18 @@ static void take_net_event(struct rf__group *group, const struct rf__net_event *
     case RF__NET_DOWN: {
         bool expected = peer->gone || group->leaving, was_up = peer->up;
         struct rf_error error = event->error;
-        bool moved = false;
-        if (!expected) { /* a goodbye, or a cause, may stand in the stream before its end */
-            (void)rf__link_receive(group, event->peer, &moved);
-        }
+        /* a goodbye, or a cause, may stand in the stream before its end */
+        bool is_framed = has_frames(group, event->peer);
         /* With a frame at the head, nobody knows yet what stands behind it: who needs more than is
          * in the stream finds out. */
-        expected = expected || peer->gone || peer->framed || !rf__group_is_linked(group);
+        expected = expected || peer->gone || is_framed || !rf__group_is_linked(group);
         if (!was_up && group->elastic.member) {
             error.rank = event->peer;
             name_by_id(group, &error);
             rf__elastic_doubt(group, event->peer, RF__DOUBT_UNREACHABLE, &error);
             return;
         }
-        if (!peer->framed) {
+        if (!is_framed) {
             rf__link_down(group, event->peer);
         }
         bool is_news = group->elastic.member && !peer->gone && group->state == RF__GROUP_REVOKED;
@@ -319,6 +330,25 @@ void rf__group_check_local(struct rf__group *group) {
     }
 }
 
+/* What has arrived on it: false when it is over. */
+static bool serve_lane(struct rf__group *group, int rank, int index, bool *moved) {
+    const struct rf__lane *lane = &group->peers[rank].lanes[index];
+    bool was_over = lane->over;
+    int rc = rf__link_receive(group, rank, index, moved);
+
+    if (rc == RF_ELOST) {
+        *moved = *moved || !was_over; /* the event, which is there soon, says why */
+        return false;
+    }
+    if (rc == 1 && lane->frame.kind == RF__FRAME_DATA) {
+        (void)rf__exec_check(group, rank, index);
+    }
+    if (index && (!lane->greeted || lane->tx.owner == RF__TX_CONTROL)) {
+        (void)rf__link_flush(group, rank, index, moved);
+    }
+    return true;
+}
+
 /* Links of all peers: what has arrived, what is due, messages. */
 static bool serve_links(struct rf__group *group) {
     bool moved = false;
@@ -327,19 +357,17 @@ static bool serve_links(struct rf__group *group) {
         if (rank == group->rank || !group->peers[rank].up) {
             continue;
         }
-        int rc = rf__link_receive(group, rank, &moved);
-        if (rc == RF_ELOST) {
-            if (group->peers[rank].gone) {
-                rf__link_down(group, rank);
-            }
-            moved = true; /* the event, which is there now, says why */
-            continue;
+        bool is_open = false;
+        for (int lane = 0; lane < rf__link_lanes(group, rank); lane++) {
+            is_open = serve_lane(group, rank, lane, &moved) || is_open;
         }
-        if (rc == 1 && group->peers[rank].frame.kind == RF__FRAME_DATA) {
-            (void)rf__exec_check(group, rank);
+        if (!is_open && group->peers[rank].gone) {
+            rf__link_down(group, rank);
         }
-        (void)rf__message_step(group, rank, &moved);
-        (void)rf__link_flush(group, rank, &moved);
+        if (!group->peers[rank].lanes->over) {
+            (void)rf__message_step(group, rank, &moved);
+            (void)rf__link_flush(group, rank, 0, &moved);
+        }
     }
     return moved;
 }
@@ -493,7 +521,7 @@ int rf__group_step(struct rf__group *group, int64_t now) {
     } else if (net) {
         for (int rank = 0; rank < group->size; rank++) {
             if (rank != group->rank) {
-                (void)rf__link_flush(group, rank, &moved);
+                (void)rf__link_flush(group, rank, 0, &moved);
             }
         }
     }
@@ -715,15 +743,24 @@ void rf__group_leave(struct rf__group *group, int64_t now) {
     }
 }
 
+static bool is_writing(const struct rf__group *group, int rank) {
+    bool writes = false;
+
+    for (int lane = 0; lane < rf__link_lanes(group, rank) && !writes; lane++) {
+        enum rf__tx_owner owner = group->peers[rank].lanes[lane].tx.owner;
+        writes = owner != RF__TX_NONE && owner != RF__TX_STUCK;
+    }
+    return writes;
+}
+
 bool rf__group_left(const struct rf__group *group) {
     if (!group->options.net || group->now > group->leave_deadline) {
         return true;
     }
     for (int rank = 0; rank < group->size; rank++) {
         const struct rf__peer *peer = &group->peers[rank];
-        bool is_writing = peer->tx.owner != RF__TX_NONE && peer->tx.owner != RF__TX_STUCK;
         if (rank != group->rank && peer->up && !peer->gone &&
-            (is_writing || (peer->wanted && peer->tx.owner != RF__TX_STUCK))) {
+            (is_writing(group, rank) || (peer->wanted && peer->lanes->tx.owner != RF__TX_STUCK))) {
             return false;
         }
     }
@@ -733,15 +770,38 @@ bool rf__group_left(const struct rf__group *group) {
     return !group->form.cause_put && !group->form.lease_request;
 }
 
+static struct rf__peer *make_peers(const struct rf__group *group, int size) {
+    size_t most = group->options.net ? (size_t)group->options.net->most_lanes : 1;
+    struct rf__peer *peers = rf__alloc((size_t)size, sizeof *peers);
+    struct rf__lane *lanes = rf__alloc((size_t)size * most, sizeof *lanes);
+
+    if (!peers || !lanes) {
+        rf__free(peers);
+        rf__free(lanes);
+        return NULL;
+    }
+    for (int rank = 0; rank < size; rank++) {
+        peers[rank].lanes = lanes + (size_t)rank * most;
+    }
+    return peers;
+}
+
+static void free_peers(struct rf__peer *peers) {
+    if (peers) {
+        rf__free(peers->lanes);
+        rf__free(peers);
+    }
+}
+
 /* Operations of the generation before are complete, with its error where they were not. */
 int rf__group_reset(struct rf__group *group, int rank, int size) {
-    struct rf__peer *peers = rf__alloc((size_t)size, sizeof *peers);
+    struct rf__peer *peers = make_peers(group, size);
 
     if (!peers) {
         return RF_ENOMEM;
     }
     RF_ASSERT(!group->calls.head);
-    rf__free(group->peers);
+    free_peers(group->peers);
     group->peers = peers;
     group->rank = rank;
     group->size = size;
@@ -771,7 +831,7 @@ int rf__group_create(const struct rf__group_options *options, int64_t now, struc
     group->generation = options->generation;
     group->now = group->stepped = now;
     group->tuning_digest = rf__tuning_digest(options->tuning);
-    group->peers = rf__alloc((size_t)options->size, sizeof *group->peers);
+    group->peers = make_peers(group, options->size);
     group->ops = rf__alloc(RF_MAX_REQUESTS, sizeof *group->ops);
     group->form.endpoints = rf__alloc((size_t)options->size, sizeof *group->form.endpoints);
     if (!group->peers || !group->ops || !group->form.endpoints) {
@@ -813,7 +873,7 @@ void rf__group_destroy(struct rf__group *group) {
     }
     rf__elastic_free(group);
     rf__exec_free(&group->exec);
-    rf__free(group->peers);
+    free_peers(group->peers);
     rf__free(group->ops);
     rf__free(group->form.endpoints);
     rf__free(group);

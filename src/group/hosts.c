@@ -19,7 +19,7 @@ void rf__hosts_begin(struct rf__group *group) {
     struct rf__hosts *hosts = &group->hosts;
 
     hosts->up = hosts->down = hosts->partials = hosts->sums = 0;
-    hosts->partial_bytes = hosts->sum_bytes = 0;
+    hosts->partial = hosts->sum = (struct rf__pending_recv){0};
     hosts->up_send = hosts->down_send = (struct rf__pending_send){0};
 }
 
@@ -32,38 +32,25 @@ static int neighbour(const struct rf__group *group, int step) {
     return group->rank + step * group->shared.team.size;
 }
 
+static ssize_t take_staged(struct rf__group *group, const struct rf__piece *piece, void *context) {
+    const struct rf__own_slice *slice = context;
+    return rf__link_take(group, piece->peer, piece->lane, slice->staged + piece->offset,
+                         piece->bytes);
+}
+
 /* What is here of the own slice of a chunk, onto the stage: 1 when it is complete. */
 static int receive(struct rf__group *group, struct rf__op *op, int peer, uint64_t index,
-                   size_t *received, bool *moved) {
+                   struct rf__pending_recv *recv, bool *moved) {
     struct rf__own_slice slice = rf__stage_slice(group, op, index);
-    struct rf__transfer from = {.peer = peer, .step = (uint32_t)index, .bytes = slice.bytes};
+    struct rf__transfer from = {.peer = peer, .bytes = slice.bytes};
 
-    for (;;) {
-        int rc = rf__exec_expect(group, op, &from, *received, moved);
-        if (rc <= 0) {
-            return rc;
-        }
-        ssize_t got = rf__link_take(group, peer, slice.staged + *received, slice.bytes - *received);
-        if (got < 0) {
-            rf__link_down(group, peer);
-            continue;
-        }
-        if (got == 0 && slice.bytes) {
-            return 0;
-        }
-        *moved = true;
-        *received += (size_t)got;
-        if (*received == slice.bytes) {
-            *received = 0;
-            return 1;
-        }
-    }
+    return rf__exec_receive(group, op, &from, recv, moved, take_staged, &slice);
 }
 
 static int send(struct rf__group *group, struct rf__op *op, int peer, uint64_t index,
                 struct rf__pending_send *send, bool *moved) {
     struct rf__own_slice slice = rf__stage_slice(group, op, index);
-    struct rf__transfer to = {.peer = peer, .step = (uint32_t)index, .bytes = slice.bytes};
+    struct rf__transfer to = {.peer = peer, .bytes = slice.bytes};
     int rc = rf__exec_send(group, op, &to, slice.staged, send, moved);
 
     if (rc > 0) {
@@ -78,7 +65,7 @@ int rf__hosts_prior(struct rf__group *group, struct rf__op *op, uint64_t index, 
     int rc = 1;
 
     if (hosts->index > 0 && hosts->partials == index) {
-        rc = receive(group, op, neighbour(group, -1), index, &hosts->partial_bytes, moved);
+        rc = receive(group, op, neighbour(group, -1), index, &hosts->partial, moved);
         hosts->partials += rc > 0;
     }
     return rc;
@@ -106,7 +93,7 @@ int rf__hosts_run(struct rf__group *group, struct rf__op *op, bool *moved) {
     if (rc == 0 && hosts->sums < (is_last(group) ? folded : hosts->up)) {
         rc = is_last(group)
                  ? 1
-                 : receive(group, op, neighbour(group, 1), hosts->sums, &hosts->sum_bytes, moved);
+                 : receive(group, op, neighbour(group, 1), hosts->sums, &hosts->sum, moved);
         if (rc > 0) {
             have_sum(group, op);
         }

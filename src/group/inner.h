@@ -60,23 +60,39 @@ enum {
     RF__WANT_BYE = 16
 };
 
+/* One stream of a link, both ways. Pieces of a large message of a collective take whichever lane is
+ * free; everything else is on lane 0. The others come up at each end at its own time: a beat says
+ * that this end listens, and nothing else is sent before the other end's has come. */
+struct rf__lane {
+    struct rf__tx tx;
+    bool greeted, heard; /* not on lane 0 */
+
+    /* The frame at its head. */
+    unsigned char head[RF__FRAME_BYTES];
+    size_t head_bytes;
+    bool framed, checked;
+    bool starved; /* the last read found nothing: we listen */
+    bool over;    /* it has ended, and nothing is in it */
+    struct rf__frame frame;
+    size_t taken; /* of its payload */
+    size_t cut_bytes;
+    unsigned char cut[8]; /* of an element to be folded, whose rest is still to come */
+};
+
 struct rf__peer {
     bool came; /* its record was seen in the store */
     bool up;
     bool gone; /* said goodbye, or the link is down: no more will come than what is in the stream */
     int64_t heard, told; /* when something was last read from it, and written to it */
 
-    struct rf__tx tx;
+    struct rf__lane *lanes; /* net->most_lanes; net->lanes[] of them can be used */
     unsigned wanted;
+    unsigned char control[RF__CONTROL_PAYLOAD]; /* of the control frame at the head of lane 0 */
 
-    /* The frame at the head of the stream. */
-    unsigned char head[RF__FRAME_BYTES];
-    size_t head_bytes;
-    bool framed, checked;
-    bool starved; /* the last read found nothing: we listen */
-    struct rf__frame frame;
-    size_t taken; /* of its payload */
-    unsigned char control[RF__CONTROL_PAYLOAD];
+    /* Collectives: messages begun to it, and received from it, in this generation. One at a time in
+     * each direction. */
+    uint32_t data_sent, data_received;
+    bool is_sending;
 
     /* Messages with it: one at a time in each direction, the others wait in line. */
     struct rf__op_queue sends, recvs;
@@ -88,7 +104,8 @@ struct rf__peer {
     size_t message_sent, message_received;
 
     /* How fast large frames of it arrive. */
-    int64_t frame_began, arriving_ns;
+    int arriving; /* that have begun to, on different lanes */
+    int64_t arriving_since, arriving_ns;
     uint64_t arrived_bytes;
 };
 
@@ -96,24 +113,32 @@ struct rf__pending_send {
     size_t instr;
     size_t framed; /* bytes given to frames so far */
     bool begun;
+    uint32_t number; /* once begun: of the message in this direction of the pair */
+};
+
+struct rf__pending_recv {
+    size_t received;  /* bytes */
+    uint64_t borders; /* of its complete pieces: together they have to be the whole message */
 };
 
 /* The collective that runs over links. */
 struct rf__exec {
     struct rf__schedule schedule;
     size_t begin, end, next;
-    size_t received; /* bytes of the message being received */
+    struct rf__pending_recv recv;
     struct rf__pending_send *sends;
     size_t send_count, send_capacity;
     unsigned char *acc, *tmp;
     size_t acc_bytes, tmp_bytes;
     unsigned char *piece; /* where bytes to fold land while they are in cache */
-    size_t piece_held;
     double divisor;
     bool is_moving; /* something has arrived */
 };
 
 enum { RF__PIECE_BYTES = 256 << 10 };
+
+/* A message of more bytes than this goes out over all lanes, in pieces of such a size. */
+enum { RF__SPREAD_FROM = 256 << 10, RF__SPREAD_LEAST = 64 << 10, RF__SPREAD_MOST = 256 << 10 };
 
 enum rf__shared_phase {
     RF__SHARED_IDLE,
@@ -175,7 +200,7 @@ struct rf__hosts {
     uint64_t up, down;       /* chunks sent to the next host, and to the one before */
     uint64_t partials, sums; /* chunks received from there */
     struct rf__pending_send up_send, down_send;
-    size_t partial_bytes, sum_bytes; /* of the chunk that is being received */
+    struct rf__pending_recv partial, sum; /* the chunk that is being received */
 };
 
 enum rf__form_state {
@@ -337,40 +362,54 @@ bool rf__table_differs(const struct rf__group *group, const char *record,
                        char theirs[RF__TABLE_LINE], char ours[RF__TABLE_LINE]);
 
 /* link.c */
+static inline int rf__link_lanes(const struct rf__group *group, int peer) {
+    return group->options.net->lanes[peer];
+}
 void rf__link_down(struct rf__group *group, int peer);
-/* Writes what is due: 1 when nothing is left to write, 0 when the link is full, or an error. */
-int rf__link_flush(struct rf__group *group, int peer, bool *moved);
+/* Whether all lanes are over. */
+bool rf__link_is_over(const struct rf__group *group, int peer);
+/* Writes what is due: 1 when nothing is left to write, 0 when the lane is full, or an error. */
+int rf__link_flush(struct rf__group *group, int peer, int lane, bool *moved);
 /* Loads a data frame; only when tx is free. */
-void rf__link_load(struct rf__group *group, int peer, enum rf__tx_owner owner,
+void rf__link_load(struct rf__group *group, int peer, int lane, enum rf__tx_owner owner,
                    const struct rf__frame *frame, const void *data);
 /* Reads until a data frame stands at the head: 1 then, 0 when there is none yet, or an error.
  * Control frames are dealt with. */
-int rf__link_receive(struct rf__group *group, int peer, bool *moved);
+int rf__link_receive(struct rf__group *group, int peer, int lane, bool *moved);
 /* Up to `bytes` of the payload at the head into `out`: bytes read. The frame ends when all is
  * taken. */
-ssize_t rf__link_take(struct rf__group *group, int peer, void *out, size_t bytes);
-ssize_t rf__link_peek(struct rf__group *group, int peer, const void **view, size_t bytes);
-void rf__link_consume(struct rf__group *group, int peer, size_t bytes);
+ssize_t rf__link_take(struct rf__group *group, int peer, int lane, void *out, size_t bytes);
+ssize_t rf__link_peek(struct rf__group *group, int peer, int lane, const void **view, size_t bytes);
+void rf__link_consume(struct rf__group *group, int peer, int lane, size_t bytes);
 void rf__link_beats(struct rf__group *group);
 
 /* exec.c */
 struct rf__transfer {
     int peer;
-    uint32_t step;
     size_t bytes;
 };
-/* Gives frames to the link as long as it takes them. 1 when all is out, 0, or an error. */
+/* Gives frames to the link as long as it takes them. 1 when all is out, 0, or an error. A message
+ * waits for the one before it to the same peer. */
 int rf__exec_send(struct rf__group *group, const struct rf__op *op, const struct rf__transfer *to,
                   const unsigned char *from, struct rf__pending_send *send, bool *moved);
-/* 1 when a data frame of it stands at the head, whose payload is to be taken, 0 when not yet, or an
- * error. */
-int rf__exec_expect(struct rf__group *group, const struct rf__op *op,
-                    const struct rf__transfer *from, size_t received, bool *moved);
+/* Payload at the head of a lane, and where it belongs in its message: whole elements, but for those
+ * that are here in part. */
+struct rf__piece {
+    int peer, lane;
+    size_t offset, bytes;
+};
+/* Takes some of it from the link: bytes taken, 0 when there are none now, or an error. */
+typedef ssize_t rf__take_fn(struct rf__group *group, const struct rf__piece *piece, void *context);
+/* Takes what is here of a message, in whatever order its pieces come. 1 when it is complete (`recv`
+ * is ready for the next one then), 0, or an error. */
+int rf__exec_receive(struct rf__group *group, const struct rf__op *op,
+                     const struct rf__transfer *from, struct rf__pending_recv *recv, bool *moved,
+                     rf__take_fn *take, void *context);
 int rf__exec_begin(struct rf__group *group, struct rf__op *op);
 /* 1 when the collective is complete, 0 when it waits, or an error. */
 int rf__exec_run(struct rf__group *group, struct rf__op *op, bool *moved);
-/* Holds the frame at the peer's head against the running call; an error where they differ. */
-int rf__exec_check(struct rf__group *group, int peer);
+/* Holds the frame at a lane's head against the running call; an error where they differ. */
+int rf__exec_check(struct rf__group *group, int peer, int lane);
 /* Writes the running call into a beat. Ranks that carry out different algorithms may wait for each
  * other without a frame that tells; their beats do. */
 void rf__exec_tell(const struct rf__group *group, struct rf__frame *frame);

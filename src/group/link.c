@@ -1,7 +1,7 @@
-/* Frames on a peer's stream. Outgoing: one frame at a time, control frames before data when the
- * stream is free. Incoming: headers are read and checked, control frames are dealt with here; a
- * data frame stays at the head, its payload in the link, until whoever it is for takes it: that is
- * the flow control. */
+/* Frames on the lanes of a link. Outgoing: one frame at a time on each, control frames on lane 0,
+ * before data when it is free. Incoming: headers are read and checked, control frames are dealt
+ * with here; a data frame stays at the head, its payload in the link, until whoever it is for takes
+ * it: that is the flow control. */
 #include "group/inner.h"
 
 #include "base/assert.h"
@@ -27,9 +27,9 @@ static void load(struct rf__group *group, struct rf__tx *tx, enum rf__tx_owner o
     tx->sent = 0;
 }
 
-void rf__link_load(struct rf__group *group, int peer, enum rf__tx_owner owner,
+void rf__link_load(struct rf__group *group, int peer, int lane, enum rf__tx_owner owner,
                    const struct rf__frame *frame, const void *data) {
-    struct rf__tx *tx = &group->peers[peer].tx;
+    struct rf__tx *tx = &group->peers[peer].lanes[lane].tx;
     RF_ASSERT(tx->owner == RF__TX_NONE);
     load(group, tx, owner, *frame, data);
 }
@@ -69,18 +69,33 @@ static bool load_control(struct rf__group *group, struct rf__peer *peer) {
         break;
     }
     peer->wanted &= ~bit;
-    load(group, &peer->tx, RF__TX_CONTROL, frame, payload);
+    load(group, &peer->lanes->tx, RF__TX_CONTROL, frame, payload);
     return true;
 }
 
-int rf__link_flush(struct rf__group *group, int peer_rank, bool *moved) {
+/* The first frame on a lane that is not the first. */
+static bool load_greeting(struct rf__group *group, struct rf__lane *lane) {
+    struct rf__frame frame = {.kind = RF__FRAME_BEAT};
+    bool is_due = !lane->greeted;
+
+    if (is_due) {
+        lane->greeted = true;
+        load(group, &lane->tx, RF__TX_CONTROL, frame, NULL);
+    }
+    return is_due;
+}
+
+int rf__link_flush(struct rf__group *group, int peer_rank, int lane, bool *moved) {
     struct rf__peer *peer = &group->peers[peer_rank];
-    struct rf__tx *tx = &peer->tx;
+    struct rf__tx *tx = &peer->lanes[lane].tx;
     struct rf__net *net = group->options.net;
 
     for (;;) {
-        if (!peer->up || tx->owner == RF__TX_STUCK ||
-            (tx->owner == RF__TX_NONE && !load_control(group, peer))) {
+        if (!peer->up || tx->owner == RF__TX_STUCK) {
+            return 1;
+        }
+        if (tx->owner == RF__TX_NONE &&
+            !(lane ? load_greeting(group, &peer->lanes[lane]) : load_control(group, peer))) {
             return 1;
         }
         struct iovec parts[2];
@@ -97,7 +112,7 @@ int rf__link_flush(struct rf__group *group, int peer_rank, bool *moved) {
             } data = {.from = tx->data + data_sent};
             parts[count++] = (struct iovec){data.to, tx->bytes - data_sent};
         }
-        ssize_t written = net->ops->write(net, peer_rank, parts, count);
+        ssize_t written = net->ops->write(net, peer_rank, lane, parts, count);
         if (written <= 0) {
             return written < 0 ? RF_ELOST : 0;
         }
@@ -111,13 +126,14 @@ int rf__link_flush(struct rf__group *group, int peer_rank, bool *moved) {
 }
 
 /* A whole control frame with its payload in peer->control. */
-static int handle_control(struct rf__group *group, int peer_rank) {
+static int handle_control(struct rf__group *group, int peer_rank, int lane) {
     struct rf__peer *peer = &group->peers[peer_rank];
+    const struct rf__frame *frame = &peer->lanes[lane].frame;
     struct rf_error cause;
 
-    switch (peer->frame.kind) {
+    switch (frame->kind) {
     case RF__FRAME_BEAT:
-        return rf__exec_check(group, peer_rank);
+        return lane ? 0 : rf__exec_check(group, peer_rank, lane);
     case RF__FRAME_BYE:
         peer->gone = true;
         if (group->elastic.member) {
@@ -129,7 +145,7 @@ static int handle_control(struct rf__group *group, int peer_rank) {
         }
         return 0;
     case RF__FRAME_REVOKE:
-        if (rf__cause_decode(peer->control, peer->frame.bytes, &cause)) {
+        if (rf__cause_decode(peer->control, frame->bytes, &cause)) {
             return rf__group_fail(group, RF_EPROTO, peer_rank,
                                   "rank %d sent a cause that cannot be read", peer_rank);
         }
@@ -141,10 +157,10 @@ static int handle_control(struct rf__group *group, int peer_rank) {
                                   "rank %d offered two messages at once", peer_rank);
         }
         peer->has_offer = true;
-        peer->offer = peer->frame;
+        peer->offer = *frame;
         return 0;
     case RF__FRAME_TAKE:
-        if (!peer->offered || peer->frame.seq != peer->sent_seq) {
+        if (!peer->offered || frame->seq != peer->sent_seq) {
             return rf__group_fail(group, RF_EPROTO, peer_rank,
                                   "rank %d took a message that was not offered", peer_rank);
         }
@@ -159,66 +175,104 @@ static int handle_control(struct rf__group *group, int peer_rank) {
     return RF_EINTERNAL;
 }
 
-/* Reads into `out` and counts; 0 nothing now, RF_ELOST at the end of the stream. */
-static ssize_t read_some(struct rf__group *group, int peer_rank, void *out, size_t bytes) {
+/* Reads into `out` and counts; 0 nothing now, RF_ELOST at the end of the lane. */
+static ssize_t read_some(struct rf__group *group, int peer_rank, int index, void *out,
+                         size_t bytes) {
     struct rf__net *net = group->options.net;
-    ssize_t got = net->ops->read(net, peer_rank, out, bytes);
-    group->peers[peer_rank].starved = got <= 0;
+    struct rf__lane *lane = &group->peers[peer_rank].lanes[index];
+    ssize_t got = net->ops->read(net, peer_rank, index, out, bytes);
+
+    lane->starved = got <= 0;
+    lane->over = got < 0;
     if (got > 0) {
         group->peers[peer_rank].heard = group->now;
     }
     return got;
 }
 
-int rf__link_receive(struct rf__group *group, int peer_rank, bool *moved) {
+/* Reads up to the end of the next header: 1 when a frame stands at the head, 0, or an error. */
+static int receive_head(struct rf__group *group, int peer_rank, int index, bool *moved) {
     struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf__lane *lane = &peer->lanes[index];
+
+    while (!lane->framed) {
+        ssize_t got = read_some(group, peer_rank, index, lane->head + lane->head_bytes,
+                                RF__FRAME_BYTES - lane->head_bytes);
+        if (got <= 0) {
+            return (int)got;
+        }
+        *moved = true;
+        lane->head_bytes += (size_t)got;
+        if (lane->head_bytes < RF__FRAME_BYTES) {
+            continue;
+        }
+        lane->head_bytes = 0;
+        if (rf__frame_decode(lane->head, &lane->frame)) {
+            return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                  "rank %d sent a frame that cannot be read", peer_rank);
+        }
+        lane->heard = true;
+        if (index > 0 && lane->frame.kind != RF__FRAME_DATA && lane->frame.kind != RF__FRAME_BEAT) {
+            return rf__group_fail(group, RF_EPROTO, peer_rank,
+                                  "rank %d sent a frame of kind %d on stream %d", peer_rank,
+                                  (int)lane->frame.kind, index);
+        }
+        lane->framed = true;
+        lane->checked = false;
+        lane->taken = lane->cut_bytes = 0;
+        if (lane->frame.bytes >= RATED_BYTES && peer->arriving++ == 0) {
+            peer->arriving_since = time_of(group);
+        }
+    }
+    return 1;
+}
+
+/* How long large frames take from the first header to the last byte says how fast the link is:
+ * their sender had all of each when it began. */
+static void end_frame(struct rf__group *group, struct rf__peer *peer, struct rf__lane *lane) {
+    lane->framed = false;
+    if (lane->frame.bytes >= RATED_BYTES) {
+        peer->arrived_bytes += lane->frame.bytes;
+        if (--peer->arriving == 0) {
+            peer->arriving_ns += time_of(group) - peer->arriving_since + 1;
+        }
+    }
+}
+
+int rf__link_receive(struct rf__group *group, int peer_rank, int index, bool *moved) {
+    struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf__lane *lane = &peer->lanes[index];
 
     if (!peer->up) {
         return 0;
     }
     for (;;) {
-        if (!peer->framed) {
-            ssize_t got = read_some(group, peer_rank, peer->head + peer->head_bytes,
-                                    RF__FRAME_BYTES - peer->head_bytes);
-            if (got <= 0) {
-                return (int)got;
-            }
-            *moved = true;
-            peer->head_bytes += (size_t)got;
-            if (peer->head_bytes < RF__FRAME_BYTES) {
-                continue;
-            }
-            peer->head_bytes = 0;
-            if (rf__frame_decode(peer->head, &peer->frame)) {
-                return rf__group_fail(group, RF_EPROTO, peer_rank,
-                                      "rank %d sent a frame that cannot be read", peer_rank);
-            }
-            peer->framed = true;
-            peer->checked = false;
-            peer->taken = 0;
-            peer->frame_began = time_of(group);
+        int head = lane->framed ? 1 : receive_head(group, peer_rank, index, moved);
+        if (head <= 0) {
+            return head;
         }
-        bool is_ours = peer->frame.generation == group->generation && peer->frame.job == group->job;
-        bool is_data = peer->frame.kind == RF__FRAME_DATA || peer->frame.kind == RF__FRAME_MESSAGE;
+        bool is_ours = lane->frame.generation == group->generation && lane->frame.job == group->job;
+        bool is_data = lane->frame.kind == RF__FRAME_DATA || lane->frame.kind == RF__FRAME_MESSAGE;
         if (is_ours && is_data) {
             return 1;
         }
         /* control, or of another generation: taken whole, the latter dropped */
-        while (peer->taken < peer->frame.bytes) {
-            size_t left = peer->frame.bytes - peer->taken;
-            size_t at = is_ours ? peer->taken : 0;
-            size_t room = sizeof peer->control - at;
+        unsigned char dropped[RF__CONTROL_PAYLOAD];
+        while (lane->taken < lane->frame.bytes) {
+            size_t left = lane->frame.bytes - lane->taken;
+            size_t room = is_ours ? sizeof peer->control - lane->taken : sizeof dropped;
             ssize_t got =
-                read_some(group, peer_rank, peer->control + at, left < room ? left : room);
+                read_some(group, peer_rank, index, is_ours ? peer->control + lane->taken : dropped,
+                          left < room ? left : room);
             if (got <= 0) {
                 return (int)got;
             }
             *moved = true;
-            peer->taken += (size_t)got;
+            lane->taken += (size_t)got;
         }
-        peer->framed = false;
+        end_frame(group, peer, lane);
         if (is_ours) {
-            int rc = handle_control(group, peer_rank);
+            int rc = handle_control(group, peer_rank, index);
             if (rc) {
                 return rc;
             }
@@ -226,54 +280,58 @@ int rf__link_receive(struct rf__group *group, int peer_rank, bool *moved) {
     }
 }
 
-/* How long a large frame took from its header to its last byte says how fast the link is: its
- * sender had all of it when it began. */
-static void end_frame_if_taken(struct rf__group *group, struct rf__peer *peer) {
-    if (peer->taken == peer->frame.bytes) {
-        peer->framed = false;
-        if (peer->frame.bytes >= RATED_BYTES) {
-            peer->arriving_ns += time_of(group) - peer->frame_began + 1;
-            peer->arrived_bytes += peer->frame.bytes;
-        }
-    }
-}
-
-ssize_t rf__link_take(struct rf__group *group, int peer_rank, void *out, size_t bytes) {
+ssize_t rf__link_take(struct rf__group *group, int peer_rank, int index, void *out, size_t bytes) {
     struct rf__peer *peer = &group->peers[peer_rank];
-    size_t left = peer->frame.bytes - peer->taken;
+    struct rf__lane *lane = &peer->lanes[index];
+    size_t left = lane->frame.bytes - lane->taken;
     ssize_t got = 0;
 
     if (left && bytes) {
-        got = read_some(group, peer_rank, out, left < bytes ? left : bytes);
+        got = read_some(group, peer_rank, index, out, left < bytes ? left : bytes);
         if (got < 0) {
             return got;
         }
-        peer->taken += (size_t)got;
+        lane->taken += (size_t)got;
     }
-    end_frame_if_taken(group, peer);
+    if (lane->taken == lane->frame.bytes) {
+        end_frame(group, peer, lane);
+    }
     return got;
 }
 
-ssize_t rf__link_peek(struct rf__group *group, int peer_rank, const void **view, size_t bytes) {
-    struct rf__peer *peer = &group->peers[peer_rank];
+ssize_t rf__link_peek(struct rf__group *group, int peer_rank, int index, const void **view,
+                      size_t bytes) {
+    const struct rf__lane *lane = &group->peers[peer_rank].lanes[index];
     struct rf__net *net = group->options.net;
-    size_t left = peer->frame.bytes - peer->taken;
+    size_t left = lane->frame.bytes - lane->taken;
 
     if (!net->ops->peek) {
         return RF_EUNSUPPORTED;
     }
-    return net->ops->peek(net, peer_rank, view, left < bytes ? left : bytes);
+    return net->ops->peek(net, peer_rank, index, view, left < bytes ? left : bytes);
 }
 
-void rf__link_consume(struct rf__group *group, int peer_rank, size_t bytes) {
+void rf__link_consume(struct rf__group *group, int peer_rank, int index, size_t bytes) {
     struct rf__peer *peer = &group->peers[peer_rank];
+    struct rf__lane *lane = &peer->lanes[index];
     struct rf__net *net = group->options.net;
 
-    net->ops->consume(net, peer_rank, bytes);
+    net->ops->consume(net, peer_rank, index, bytes);
     peer->heard = group->now;
-    peer->starved = false;
-    peer->taken += bytes;
-    end_frame_if_taken(group, peer);
+    lane->starved = false;
+    lane->taken += bytes;
+    if (lane->taken == lane->frame.bytes) {
+        end_frame(group, peer, lane);
+    }
+}
+
+bool rf__link_is_over(const struct rf__group *group, int peer_rank) {
+    bool is_over = true;
+
+    for (int lane = 0; lane < rf__link_lanes(group, peer_rank) && is_over; lane++) {
+        is_over = group->peers[peer_rank].lanes[lane].over;
+    }
+    return is_over;
 }
 
 void rf__link_down(struct rf__group *group, int peer_rank) {
@@ -298,6 +356,17 @@ static void note_silence(struct rf__group *group, int rank, int64_t detect) {
     rf__elastic_doubt(group, rank, RF__DOUBT_SILENT, &error);
 }
 
+/* Bytes of it wait until there is a use for them. */
+static bool has_unread(const struct rf__group *group, int rank) {
+    bool has = false;
+
+    for (int i = 0; i < rf__link_lanes(group, rank) && !has; i++) {
+        const struct rf__lane *lane = &group->peers[rank].lanes[i];
+        has = lane->framed && !lane->starved;
+    }
+    return has;
+}
+
 /* Tells every quiet link that we live, and finds out who does not. Bytes that wait unread are a
  * sign of life too; a frame whose rest we wait for is none. */
 void rf__link_beats(struct rf__group *group) {
@@ -309,10 +378,10 @@ void rf__link_beats(struct rf__group *group) {
         if (!peer->up || rank == group->rank) {
             continue;
         }
-        if (group->now - peer->told > detect / 4 && peer->tx.owner == RF__TX_NONE) {
+        if (group->now - peer->told > detect / 4 && peer->lanes->tx.owner == RF__TX_NONE) {
             peer->wanted |= RF__WANT_BEAT;
         }
-        if (was_away || (peer->framed && !peer->starved)) {
+        if (was_away || has_unread(group, rank)) {
             peer->heard = group->now; /* we ourselves were stopped, or have not listened */
         }
         if (group->now - peer->heard > detect && !peer->gone) {

@@ -1,6 +1,6 @@
-/* send and recv. The sender offers a message, the receiver takes it once its recv is there, then
- * the bytes flow: nothing has to be buffered, and both sides learn of a mismatch before a byte has
- * moved. One message at a time in each direction of a pair; later ones wait in line. */
+/* send and recv, on lane 0. The sender offers a message, the receiver takes it once its recv is
+ * there, then the bytes flow: nothing has to be buffered, and both sides learn of a mismatch before
+ * a byte has moved. One message at a time in each direction of a pair; later ones wait in line. */
 #include "group/inner.h"
 
 #include "base/assert.h"
@@ -28,13 +28,13 @@ static int run_send(struct rf__group *group, int peer_rank, bool *moved) {
     }
     size_t total = op->params.call.count * rf_type_size(op->params.call.type);
     for (;;) {
-        int rc = rf__link_flush(group, peer_rank, moved);
+        int rc = rf__link_flush(group, peer_rank, 0, moved);
         if (rc < 0 && peer->gone) {
             return rf__group_fail(group, RF_ELOST, peer_rank,
                                   "rank %d has left, and rank %d has a message for it", peer_rank,
                                   group->rank);
         }
-        if (rc <= 0 || peer->tx.owner != RF__TX_NONE) {
+        if (rc <= 0 || peer->lanes->tx.owner != RF__TX_NONE) {
             return 0; /* a link that is down says so by its event */
         }
         if (peer->message_sent == total) {
@@ -51,7 +51,7 @@ static int run_send(struct rf__group *group, int peer_rank, bool *moved) {
             .bytes = (uint32_t)piece,
             .offset = peer->message_sent,
         };
-        rf__link_load(group, peer_rank, RF__TX_MESSAGE, &frame,
+        rf__link_load(group, peer_rank, 0, RF__TX_MESSAGE, &frame,
                       (const unsigned char *)op->params.call.send + peer->message_sent);
         peer->message_sent += piece;
     }
@@ -87,6 +87,7 @@ static int start_recv(struct rf__group *group, int peer_rank) {
 
 static int run_recv(struct rf__group *group, int peer_rank, bool *moved) {
     struct rf__peer *peer = &group->peers[peer_rank];
+    const struct rf__lane *lane = peer->lanes;
     int rc = start_recv(group, peer_rank);
     struct rf__op *op = peer->recvs.head;
 
@@ -96,18 +97,18 @@ static int run_recv(struct rf__group *group, int peer_rank, bool *moved) {
     const struct rf_call *call = &op->params.call;
     size_t total = call->count * rf_type_size(call->type);
     while (peer->message_received < total) {
-        rc = rf__link_receive(group, peer_rank, moved);
-        if (rc <= 0 || peer->frame.kind != RF__FRAME_MESSAGE) {
+        rc = rf__link_receive(group, peer_rank, 0, moved);
+        if (rc <= 0 || lane->frame.kind != RF__FRAME_MESSAGE) {
             return rc < 0 && !rf__group_is_linked(group) ? rc : 0;
         }
-        if (peer->frame.seq != peer->received_seq ||
-            peer->frame.offset + peer->taken != peer->message_received ||
-            peer->frame.bytes - peer->taken > total - peer->message_received) {
+        if (lane->frame.seq != peer->received_seq ||
+            lane->frame.offset + lane->taken != peer->message_received ||
+            lane->frame.bytes - lane->taken > total - peer->message_received) {
             return rf__group_fail(group, RF_EPROTO, peer_rank,
                                   "rank %d sent a piece of a message that does not fit", peer_rank);
         }
         ssize_t got =
-            rf__link_take(group, peer_rank, (unsigned char *)call->recv + peer->message_received,
+            rf__link_take(group, peer_rank, 0, (unsigned char *)call->recv + peer->message_received,
                           total - peer->message_received);
         if (got <= 0) {
             return 0;
@@ -136,7 +137,7 @@ int rf__message_step(struct rf__group *group, int peer_rank, bool *moved) {
     if (!peer->sends.head && !peer->recvs.head) {
         return 0;
     }
-    if (peer->gone && !peer->framed) {
+    if (peer->gone && !peer->lanes->framed) {
         return rf__group_fail(group, RF_ELOST, peer_rank,
                               "rank %d has left, and rank %d has a message with it", peer_rank,
                               group->rank);

@@ -2,6 +2,10 @@
  * events when one comes up or goes down. Implemented by os/net (TCP, shared memory) and by the
  * simulator.
  *
+ * A link has one stream or more, its lanes, which are up and down together: lane 0 from the UP
+ * event on, further ones as they come (`lanes`). What is written on one is read from one at the
+ * other end, in order; the numbers of a lane at its two ends may differ, but for 0.
+ *
  * Who a peer is has been proved before its UP event: the handshake (job key, job, generation, rank)
  * is the implementation's business. Ranks are those of `rf__net_ops.open`. Thread safety: the
  * caller's lock. */
@@ -81,17 +85,17 @@ struct rf__net_ops {
     int (*next_event)(struct rf__net *net, struct rf__net_event *event);
 
     /* Bytes taken (0: full for now), or RF_ELOST once the link is down (a DOWN event tells why). */
-    ssize_t (*write)(struct rf__net *net, int peer, const struct iovec *parts, int count);
+    ssize_t (*write)(struct rf__net *net, int peer, int lane, const struct iovec *parts, int count);
 
-    /* Bytes read (0: nothing for now), or RF_ELOST. Everything that arrived before the end is
-     * delivered first. */
-    ssize_t (*read)(struct rf__net *net, int peer, void *buffer, size_t bytes);
+    /* Bytes read (0: nothing for now), or RF_ELOST at the end of the lane. Everything that arrived
+     * before the end is delivered first. */
+    ssize_t (*read)(struct rf__net *net, int peer, int lane, void *buffer, size_t bytes);
 
     /* Received bytes in place: *view points at up to `bytes` contiguous ones (the count is
      * returned, 0: nothing), valid until `consume` or `read`. NULL op: not supported by this net. A
      * link that cannot do it returns RF_EUNSUPPORTED. */
-    ssize_t (*peek)(struct rf__net *net, int peer, const void **view, size_t bytes);
-    void (*consume)(struct rf__net *net, int peer, size_t bytes);
+    ssize_t (*peek)(struct rf__net *net, int peer, int lane, const void **view, size_t bytes);
+    void (*consume)(struct rf__net *net, int peer, int lane, size_t bytes);
 
     /* Ends the link after what was written has gone out (within a bound). No DOWN event follows. */
     void (*shutdown)(struct rf__net *net, int peer);
@@ -113,6 +117,8 @@ enum rf__link_kind { RF__LINK_NONE, RF__LINK_SHM, RF__LINK_TCP };
 struct rf__net {
     const struct rf__net_ops *ops;
     const struct rf__shared_ops *shared;   /* NULL: no memory is shared */
+    int most_lanes;                        /* that a link can have; at least 1 */
+    int lanes[RF_MAX_RANKS];               /* after open: that can be used; 1, and more later */
     enum rf__link_kind kind[RF_MAX_RANKS]; /* after open; NONE for the own rank */
     int host[RF_MAX_RANKS]; /* after open: equal for ranks that share memory with each other; every
                                rank is given the same */

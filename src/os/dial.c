@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CLAIMS_VERSION = 1, RANK_UNKNOWN = -1, STRANGERS = 64 };
+enum { CLAIMS_VERSION = 2, RANK_UNKNOWN = -1, STRANGERS = 64 };
 
 #define STAGGER     (30 * RF__MS) /* between the addresses of one peer */
 #define RETRY_FIRST (10 * RF__MS) /* between rounds; doubles */
@@ -26,22 +26,23 @@ static int64_t handshake_limit(const struct rf__os_net *net) {
 /* ---- Claims ---- */
 
 struct claims {
-    uint8_t version, kind;
+    uint8_t version, kind, stream;
     uint64_t generation;
     int32_t from, to, size;
     char job[RF_MAX_JOB_NAME];
 };
 
-static size_t claims_write(const struct rf__os_net *net, enum rf__link_kind kind, int to,
+static size_t claims_write(const struct rf__os_net *net, const struct rf__conn *conn,
                            unsigned char out[RF__AUTH_CLAIMS]) {
     struct rf__writer w = rf__writer(out, RF__AUTH_CLAIMS);
     size_t job_bytes = strlen(net->job);
 
     rf__write_u8(&w, CLAIMS_VERSION);
-    rf__write_u8(&w, (uint8_t)kind);
+    rf__write_u8(&w, (uint8_t)conn->kind);
+    rf__write_u8(&w, (uint8_t)conn->stream);
     rf__write_u64(&w, net->generation);
     rf__write_u32(&w, (uint32_t)net->rank);
-    rf__write_u32(&w, (uint32_t)to);
+    rf__write_u32(&w, (uint32_t)conn->peer);
     rf__write_u32(&w, (uint32_t)net->size);
     rf__write_u8(&w, (uint8_t)job_bytes);
     rf__write_bytes(&w, net->job, job_bytes);
@@ -55,6 +56,7 @@ static bool claims_read(const struct rf__auth *auth, struct claims *out) {
     *out = (struct claims){0};
     out->version = rf__read_u8(&r);
     out->kind = rf__read_u8(&r);
+    out->stream = rf__read_u8(&r);
     out->generation = rf__read_u64(&r);
     out->from = (int32_t)rf__read_u32(&r);
     out->to = (int32_t)rf__read_u32(&r);
@@ -147,7 +149,7 @@ static int start_handshake(struct rf__conn *conn, struct rf_error *err) {
                                        .key = net->key,
                                        .key_bytes = net->key_bytes};
 
-    options.claims_bytes = claims_write(net, conn->kind, conn->peer, options.claims);
+    options.claims_bytes = claims_write(net, conn, options.claims);
     conn->auth = rf__alloc(1, sizeof *conn->auth);
     if (!conn->auth) {
         return rf__fail(err, RF_ENOMEM, 0, "a handshake");
@@ -155,34 +157,44 @@ static int start_handshake(struct rf__conn *conn, struct rf_error *err) {
     return rf__auth_start(conn->auth, &options, err);
 }
 
-static void dial(struct rf__os_net *net, struct rf__link *link, int index, int64_t now) {
-    int peer = rf__link_rank(net, link);
-    struct rf_error error;
+/* A connection to the peer's address number `index`, on its way; NULL and the error where it fails
+ * at once. */
+static struct rf__conn *start_dial(struct rf__os_net *net, struct rf__link *link, int stream,
+                                   int index, int64_t now, struct rf_error *err) {
     int fd = link->kind == RF__LINK_SHM ? rf__shm_dial(link->endpoint.name)
                                         : rf__tcp_dial(&link->endpoint.addresses[index]);
 
     if (fd < 0) {
-        (void)rf__fail(&error, RF_ECONNECT, -fd, "connecting");
-        attempt_failed(link, index, &error);
-        return;
+        (void)rf__fail(err, RF_ECONNECT, -fd, "connecting");
+        return NULL;
     }
-    struct rf__conn *conn = rf__conn_new(net, fd, RF__CONN_DIAL, link->kind, peer, &error);
+    struct rf__conn *conn =
+        rf__conn_new(net, fd, RF__CONN_DIAL, link->kind, rf__link_rank(net, link), err);
     if (!conn) {
-        attempt_failed(link, index, &error);
-        return;
+        return NULL;
     }
+    conn->stream = stream;
     conn->candidate = index;
     conn->connecting = link->kind == RF__LINK_TCP;
     conn->deadline = now + handshake_limit(net);
     snprintf(conn->local, sizeof conn->local, "%s",
              link->kind == RF__LINK_SHM ? net->unix_listener.local : "?");
     candidate_text(link, index, conn->remote);
-    if (!conn->connecting && start_handshake(conn, &error)) {
-        attempt_failed(link, index, &error);
+    if (!conn->connecting && start_handshake(conn, err)) {
         rf__conn_free(net, conn);
-        return;
+        return NULL;
     }
-    link->attempts++;
+    return conn;
+}
+
+static void dial(struct rf__os_net *net, struct rf__link *link, int index, int64_t now) {
+    struct rf_error error;
+
+    if (start_dial(net, link, 0, index, now, &error)) {
+        link->attempts++;
+    } else {
+        attempt_failed(link, index, &error);
+    }
 }
 
 /* Gives a peer up: all that is known goes into the report. */
@@ -259,12 +271,34 @@ bool rf__link_dial(struct rf__os_net *net, struct rf__link *link, int64_t now) {
     return happened;
 }
 
+/* The streams beside the first, one after the other, to the address of the first. One that comes to
+ * nothing is done without. */
+bool rf__link_dial_more(struct rf__os_net *net, struct rf__link *link, int64_t now) {
+    struct rf_error ignored;
+    bool is_due = link->state == RF__LINK_UP && !link->ending && link->more && !link->dialling &&
+                  link->dialled < net->streams - 1 &&
+                  rf__net_dials(net, rf__link_rank(net, link)) && !rf__net_is_muted(net);
+
+    if (is_due) {
+        int stream = ++link->dialled;
+        link->dialling =
+            start_dial(net, link, stream, link->conn->candidate, now, &ignored) != NULL;
+        net->work = true;
+    }
+    return is_due;
+}
+
 /* ---- Handshakes ---- */
 
 /* A connection that is no link yet comes to nothing. */
 static void conn_fails(struct rf__os_net *net, struct rf__conn *conn, const struct rf_error *why,
                        int64_t now) {
-    if (conn->role == RF__CONN_DIAL) {
+    if (conn->stream) {
+        struct rf__link *link = &net->links[conn->peer];
+        link->dialling = false;
+        link->dialled = why->code == RF_ELIMIT ? net->streams : link->dialled; /* no more wanted */
+        net->work = true;
+    } else if (conn->role == RF__CONN_DIAL) {
         struct rf__link *link = &net->links[conn->peer];
         link->attempts--;
         attempt_failed(link, conn->candidate, why);
@@ -277,6 +311,27 @@ static void conn_fails(struct rf__os_net *net, struct rf__conn *conn, const stru
     rf__conn_free(net, conn);
 }
 
+static bool takes_stream(const struct rf__os_net *net, const struct rf__link *link) {
+    return link->state == RF__LINK_UP && !link->ending && link->more &&
+           link->more_count < net->streams - 1;
+}
+
+static void stream_up(struct rf__os_net *net, struct rf__conn *conn) {
+    struct rf__link *link = &net->links[conn->peer];
+
+    link->dialling = false;
+    net->work = true;
+    if (!takes_stream(net, link)) {
+        rf__conn_free(net, conn);
+        return;
+    }
+    rf__conn_unlist(net, conn);
+    conn->role = RF__CONN_LINK;
+    rf__tcp_tune(net, link, conn->source.fd);
+    link->more[link->more_count++] = conn;
+    net->base.lanes[conn->peer] = 1 + link->more_count;
+}
+
 static void link_up(struct rf__os_net *net, struct rf__conn *conn) {
     struct rf__link *link = &net->links[conn->peer];
 
@@ -287,12 +342,39 @@ static void link_up(struct rf__os_net *net, struct rf__conn *conn) {
     link->state = RF__LINK_UP;
     link->attempts = 0;
     if (conn->kind == RF__LINK_TCP) {
-        rf__tcp_tune(conn->source.fd, net->detect_ns,
-                     !strcmp(link->endpoint.host, net->endpoint.host));
+        rf__tcp_tune(net, link, conn->source.fd);
         net->has_tcp = true;
+        /* without memory for more there is one stream */
+        link->more = net->streams > 1
+                         ? rf__alloc((size_t)net->streams - 1, sizeof(struct rf__conn *))
+                         : NULL;
     }
     net->work = true;
     rf__net_note(net, RF__NET_UP, conn->peer);
+}
+
+/* Whether the link that somebody asks for, or a further stream of it, can be had: 0, or a code and
+ * text. */
+static int admit(const struct rf__os_net *net, const struct rf__conn *conn,
+                 const struct claims *claims, struct rf_error *why) {
+    const struct rf__link *link = &net->links[claims->from];
+    bool taken = link->state != RF__LINK_PENDING;
+
+    if (link->state == RF__LINK_OVER || link->state == RF__LINK_SHUT) {
+        return rf__fail(why, RF_EREVOKED, 0, "worker %d has given worker %d up", net->rank,
+                        claims->from);
+    }
+    if (claims->stream) {
+        return takes_stream(net, link)
+                   ? 0
+                   : rf__fail(why, RF_ELIMIT, 0, "worker %d takes no stream %d of worker %d",
+                              net->rank, claims->stream, claims->from);
+    }
+    for (const struct rf__conn *other = net->conns; other && !taken; other = other->next) {
+        taken = other->peer == claims->from && other != conn && other->role == RF__CONN_ACCEPT;
+    }
+    return taken ? rf__fail(why, RF_ECONFLICT, 0, "worker %d is connected already", claims->from)
+                 : 0;
 }
 
 static void decide(struct rf__os_net *net, struct rf__conn *conn) {
@@ -305,24 +387,13 @@ static void decide(struct rf__os_net *net, struct rf__conn *conn) {
     } else {
         code = judge(net, conn, &claims, RANK_UNKNOWN, &why);
     }
-    if (!code) {
-        struct rf__link *link = &net->links[claims.from];
-        bool taken = link->state != RF__LINK_PENDING;
-        for (const struct rf__conn *other = net->conns; other && !taken; other = other->next) {
-            taken = other->peer == claims.from && other != conn && other->role == RF__CONN_ACCEPT;
-        }
-        if (link->state == RF__LINK_OVER || link->state == RF__LINK_SHUT) {
-            code = rf__fail(&why, RF_EREVOKED, 0, "worker %d has given worker %d up", net->rank,
-                            claims.from);
-        } else if (taken) {
-            code = rf__fail(&why, RF_ECONFLICT, 0, "worker %d is connected already", claims.from);
-        }
-    }
+    code = code ? code : admit(net, conn, &claims, &why);
     if (code) {
         rf__auth_refuse(conn->auth, code, why.text);
         return;
     }
     conn->peer = claims.from;
+    conn->stream = claims.stream;
     rf__auth_accept(conn->auth);
 }
 
@@ -444,6 +515,10 @@ bool rf__conn_advance(struct rf__os_net *net, struct rf__conn *conn, int64_t now
     struct rf_error why = {0};
     int rc = rf__net_is_muted(net) ? 0 : go_on(net, conn, &why);
 
+    if (rc > 0 && conn->stream) {
+        stream_up(net, conn);
+        return true;
+    }
     if (rc > 0) {
         link_up(net, conn);
         return true;

@@ -49,6 +49,7 @@ static void on_ready(struct rf__poll_source *source, uint32_t events) {
     conn->readable = conn->readable || ended || (events & EPOLLIN);
     conn->writable = conn->writable || ended || (events & EPOLLOUT);
     conn->hung_up = conn->hung_up || ended;
+    conn->failed = conn->failed || (events & EPOLLERR);
     /* Bytes on a TCP link are for read and write; everything else is for pump. */
     if (conn->role != RF__CONN_LINK || conn->kind == RF__LINK_SHM || ended) {
         conn->net->work = true;
@@ -170,6 +171,7 @@ void rf__conn_free(struct rf__os_net *net, struct rf__conn *conn) {
     close_fd(&conn->source.fd);
     close_fd(&conn->fds[0]);
     close_fd(&conn->fds[1]);
+    rf__free(conn->ahead);
     rf__free(conn->auth);
     rf__free(conn);
 }
@@ -214,6 +216,11 @@ void rf__link_drained(struct rf__os_net *net, struct rf__link *link) {
     }
 }
 
+void rf__stream_ends(struct rf__os_net *net, struct rf__link *link) {
+    link->stream_end_by = rf__now() + net->detect_ns;
+    net->work = true;
+}
+
 /* A link that never came up. */
 void rf__link_fails(struct rf__os_net *net, struct rf__link *link, const struct rf_error *why) {
     int peer = rf__link_rank(net, link);
@@ -244,37 +251,76 @@ static bool fade(struct rf__os_net *net, struct rf__conn *conn, int64_t now) {
     return over;
 }
 
+/* How many streams a link has, and one of them. */
+static int stream_count(const struct rf__link *link) {
+    return link->conn ? 1 + link->more_count : 0;
+}
+
+static struct rf__conn *stream_at(const struct rf__link *link, int index) {
+    return index ? link->more[index - 1] : link->conn;
+}
+
+static bool is_over(const struct rf__conn *conn) {
+    return conn->hung_up || conn->no_read;
+}
+
 static bool nothing_unread(struct rf__link *link) {
-    int bytes = 0;
+    bool nothing = true;
 
     if (link->kind == RF__LINK_SHM) {
         return rf__shm_empty(link);
     }
-    return link->ahead_at == link->ahead_bytes &&
-           (link->no_read || (!ioctl(link->conn->source.fd, FIONREAD, &bytes) && !bytes));
+    for (int i = 0; nothing && i < stream_count(link); i++) {
+        const struct rf__conn *conn = stream_at(link, i);
+        int bytes = 0;
+        nothing = conn->ahead_at == conn->ahead_bytes &&
+                  (conn->no_read || (!ioctl(conn->source.fd, FIONREAD, &bytes) && !bytes)) &&
+                  (!link->more_count || is_over(conn));
+    }
+    return nothing;
+}
+
+/* A link has ended when one of its streams has failed or all have come to their end. A peer that
+ * leaves ends them one after the other, and what it sent before is on its way on each. */
+static void tend_streams(struct rf__os_net *net, struct rf__link *link, bool probe, int64_t now) {
+    const struct rf__conn *last = NULL;
+    int count = stream_count(link), over = 0;
+    bool failed = false;
+    struct rf_error why;
+
+    for (int i = 0; i < count && !failed; i++) {
+        const struct rf__conn *conn = stream_at(link, i);
+        if (probe && rf__tcp_silent(net, conn, &why)) {
+            link->no_write = true;
+            rf__link_ends(net, link, &why);
+            rf__link_drained(net, link);
+            return;
+        }
+        failed = conn->failed;
+        last = is_over(conn) ? conn : last;
+        over += is_over(conn);
+    }
+    if (over && !link->stream_end_by) {
+        rf__stream_ends(net, link);
+    }
+    if (over && (failed || over == count || now >= link->stream_end_by)) {
+        rf__tcp_end_reason(last, &why);
+        rf__link_ends(net, link, &why);
+    }
 }
 
 static void tend_link(struct rf__os_net *net, struct rf__link *link, bool probe, int64_t now) {
-    struct rf__conn *conn = link->conn;
-    struct rf_error why;
-
     if (rf__net_is_muted(net)) {
         if (link->ending && now >= link->end_by) {
             rf__link_drained(net, link);
         }
         return;
     }
-    if (link->kind == RF__LINK_SHM && conn->readable) {
+    if (link->kind == RF__LINK_SHM && link->conn->readable) {
         rf__shm_notice(net, link);
     }
-    if (link->kind == RF__LINK_TCP && conn->hung_up && !link->ending) {
-        rf__tcp_end_reason(net, link, &why);
-        rf__link_ends(net, link, &why);
-    }
-    if (link->kind == RF__LINK_TCP && probe && !link->ending && rf__tcp_silent(net, link, &why)) {
-        link->no_write = true;
-        rf__link_ends(net, link, &why);
-        rf__link_drained(net, link);
+    if (link->kind == RF__LINK_TCP && !link->ending) {
+        tend_streams(net, link, probe, now);
     }
     if (link->ending && (now >= link->end_by || nothing_unread(link))) {
         rf__link_drained(net, link);
@@ -289,6 +335,7 @@ static bool tend_links(struct rf__os_net *net, int64_t now) {
         int notes = net->note_count;
         if (link->state == RF__LINK_UP) {
             tend_link(net, link, probe, now);
+            happened = rf__link_dial_more(net, link, now) || happened;
         } else if (link->state == RF__LINK_PENDING && now >= link->deadline) {
             rf__link_give_up(net, link, true);
         } else if (link->state == RF__LINK_PENDING && rf__net_dials(net, peer) &&
@@ -320,6 +367,8 @@ static void set_timer(struct rf__os_net *net, int64_t now) {
             }
         } else if (link->state == RF__LINK_UP && link->ending) {
             at = rf__sooner(at, link->end_by);
+        } else if (link->state == RF__LINK_UP && link->stream_end_by) {
+            at = rf__sooner(at, link->stream_end_by);
         }
     }
     if (net->accept_errno && !muted) {
@@ -395,24 +444,26 @@ static struct rf__link *link_of(struct rf__os_net *net, int peer) {
     return &net->links[peer];
 }
 
-static ssize_t net_write(struct rf__net *base, int peer, const struct iovec *parts, int count) {
+static ssize_t net_write(struct rf__net *base, int peer, int lane, const struct iovec *parts,
+                         int count) {
     struct rf__os_net *net = of(base);
     struct rf__link *link = link_of(net, peer);
 
     if (link->state == RF__LINK_PENDING) {
         return 0;
     }
-    if (link->state != RF__LINK_UP || link->no_write) {
+    if (link->state != RF__LINK_UP || link->no_write || stream_at(link, lane)->no_write) {
         return RF_ELOST;
     }
     if (rf__net_is_muted(net)) {
         return 0;
     }
-    return link->kind == RF__LINK_SHM ? rf__shm_write(net, link, parts, count)
-                                      : rf__tcp_write(net, link, parts, count);
+    return link->kind == RF__LINK_SHM
+               ? rf__shm_write(net, link, parts, count)
+               : rf__tcp_write(net, link, stream_at(link, lane), parts, count);
 }
 
-static ssize_t net_read(struct rf__net *base, int peer, void *buffer, size_t bytes) {
+static ssize_t net_read(struct rf__net *base, int peer, int lane, void *buffer, size_t bytes) {
     struct rf__os_net *net = of(base);
     struct rf__link *link = link_of(net, peer);
 
@@ -425,14 +476,16 @@ static ssize_t net_read(struct rf__net *base, int peer, void *buffer, size_t byt
     if (rf__net_is_muted(net)) {
         return 0;
     }
-    return link->kind == RF__LINK_SHM ? rf__shm_read(net, link, buffer, bytes)
-                                      : rf__tcp_read(net, link, buffer, bytes);
+    return link->kind == RF__LINK_SHM
+               ? rf__shm_read(net, link, buffer, bytes)
+               : rf__tcp_read(net, link, stream_at(link, lane), buffer, bytes);
 }
 
-static ssize_t net_peek(struct rf__net *base, int peer, const void **view, size_t bytes) {
+static ssize_t net_peek(struct rf__net *base, int peer, int lane, const void **view, size_t bytes) {
     struct rf__os_net *net = of(base);
     struct rf__link *link = link_of(net, peer);
 
+    (void)lane; /* shared memory has one */
     if (link->kind != RF__LINK_SHM) {
         return RF_EUNSUPPORTED;
     }
@@ -442,43 +495,47 @@ static ssize_t net_peek(struct rf__net *base, int peer, const void **view, size_
     return link->conn ? rf__shm_peek(net, link, view, bytes) : RF_ELOST;
 }
 
-static void net_consume(struct rf__net *base, int peer, size_t bytes) {
+static void net_consume(struct rf__net *base, int peer, int lane, size_t bytes) {
     struct rf__os_net *net = of(base);
     struct rf__link *link = link_of(net, peer);
 
+    (void)lane;
     RF_ASSERT(link->kind == RF__LINK_SHM && link->conn);
     rf__shm_consume(net, link, bytes);
+}
+
+static void shut_stream(struct rf__os_net *net, struct rf__conn *conn) {
+    /* Closing at once with unread bytes would reset the connection and lose what was written. */
+    (void)shutdown(conn->source.fd, SHUT_WR);
+    conn->deadline = rf__now() + GOODBYE;
+    conn->readable = true;
+    conn->role = RF__CONN_CLOSING;
+    conn->next = net->conns;
+    net->conns = conn;
 }
 
 static void net_shutdown(struct rf__net *base, int peer) {
     struct rf__os_net *net = of(base);
     struct rf__link *link = link_of(net, peer);
-    struct rf__conn *conn = link->conn;
 
     rf__conn_drop(net, peer, NULL);
     link->state = RF__LINK_SHUT;
-    link->conn = NULL;
-    if (conn && rf__net_is_muted(net)) {
-        rf__conn_free(net, conn);
-    } else if (conn && conn->kind == RF__LINK_TCP) {
-        /* Closing at once with unread bytes would reset the connection and lose what was written.
-         */
-        (void)shutdown(conn->source.fd, SHUT_WR);
-        conn->deadline = rf__now() + GOODBYE;
-        conn->readable = true;
-        conn->role = RF__CONN_CLOSING;
-        conn->next = net->conns;
-        net->conns = conn;
-    } else if (conn) {
-        link->conn = conn;
+    if (link->conn && link->kind == RF__LINK_SHM && !rf__net_is_muted(net)) {
         rf__shm_goodbye(link);
-        link->conn = NULL;
-        rf__conn_free(net, conn);
     }
+    for (int i = 0; i < stream_count(link); i++) {
+        struct rf__conn *conn = stream_at(link, i);
+        if (conn->kind == RF__LINK_TCP && !rf__net_is_muted(net)) {
+            shut_stream(net, conn);
+        } else {
+            rf__conn_free(net, conn);
+        }
+    }
+    rf__free(link->more);
+    link->more = NULL;
+    link->more_count = 0;
+    link->conn = NULL;
     rf__shm_unlink(link);
-    rf__free(link->ahead);
-    link->ahead = NULL;
-    link->ahead_at = link->ahead_bytes = 0;
     net->work = true;
 }
 
@@ -650,6 +707,7 @@ static int open_links(struct rf__os_net *net, const struct rf__net_group *group,
             return rc;
         }
         local += link->kind == RF__LINK_SHM;
+        net->base.lanes[peer] = 1;
         link->state = RF__LINK_PENDING;
         link->deadline = now + rf__net_connect_limit(net);
     }
@@ -773,8 +831,9 @@ int rf__net_create(const struct rf__net_options *options, struct rf__poller *pol
     *out = NULL;
     if (!options->job || !options->key || strlen(options->job) >= RF_MAX_JOB_NAME ||
         options->key_bytes < RF_MIN_KEY_BYTES || options->key_bytes > RF_MAX_KEY_BYTES ||
-        options->port < 0 || options->port > 65535) {
-        return rf__fail(err, RF_EINVAL, 0, "a net's job, key or port");
+        options->port < 0 || options->port > 65535 || options->streams < 0 ||
+        options->streams > RF_MAX_STREAMS) {
+        return rf__fail(err, RF_EINVAL, 0, "a net's job, key, port or number of streams");
     }
     net = rf__alloc(1, sizeof *net);
     if (!net) {
@@ -795,6 +854,7 @@ int rf__net_create(const struct rf__net_options *options, struct rf__poller *pol
     memcpy(net->key, options->key, options->key_bytes);
     net->key_bytes = options->key_bytes;
     net->transport = options->transport;
+    net->streams = net->base.most_lanes = options->streams > 1 ? options->streams : 1;
     net->detect_ns = (options->detect_ms > 0 ? options->detect_ms : 3000) * RF__MS;
     net->wake_at = RF__NEVER;
     rc = rf__host_identity(net->endpoint.host, err);

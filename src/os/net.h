@@ -19,6 +19,8 @@ struct rf__net_options {
     int detect_ms;               /* connecting may take 2 x this and half a second; 0: 3 s */
     const char *bind;            /* an address to listen at and to be found at; NULL or "": all */
     int port;                    /* TCP; 0: a free one */
+    int streams;                 /* TCP connections with each peer, as far as both sides want and
+                                    get them; 0: 1 */
 };
 
 /* Registers with `poller`, which must outlive the net. `open` may be called again for a later

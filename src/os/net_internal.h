@@ -39,10 +39,16 @@ struct rf__conn {
     enum rf__link_kind kind;
     int peer;      /* -1: not known yet */
     int candidate; /* DIAL over TCP: which address */
-    bool connecting, readable, writable, hung_up;
+    int stream;    /* of its link; 0: the first, which makes the link */
+    bool connecting, readable, writable, hung_up, failed;
     int64_t deadline;
     struct rf__auth *auth;
     char local[RF__ADDRESS_TEXT], remote[RF__ADDRESS_TEXT];
+
+    /* A stream of a TCP link. */
+    unsigned char *ahead;
+    size_t ahead_at, ahead_bytes;
+    bool no_write, no_read;
 
     /* Shared memory, after the handshake: both sides send their info. */
     bool info_sent;
@@ -77,6 +83,12 @@ struct rf__link {
     struct rf__conn *conn;
     int64_t deadline; /* PENDING: when to give up */
 
+    /* TCP: the other streams, in the order in which they came up. */
+    struct rf__conn **more; /* room for net->streams - 1; NULL: there will be none */
+    int more_count, dialled;
+    bool dialling;         /* one is on its way */
+    int64_t stream_end_by; /* when the others have to follow one that has ended; 0: none has */
+
     /* Dialling. */
     int64_t retry_at, retry_delay;
     int next_candidate, attempts; /* attempts in flight */
@@ -88,10 +100,6 @@ struct rf__link {
     bool ending; /* `error` says why; the DOWN event waits for the reader until end_by */
     int64_t end_by;
     struct rf_error error;
-
-    /* TCP. */
-    unsigned char *ahead;
-    size_t ahead_at, ahead_bytes;
 
     /* Shared memory. */
     struct rf__ring in, out;
@@ -114,6 +122,7 @@ struct rf__os_net {
     size_t key_bytes;
     enum rf_transport transport;
     int64_t detect_ns;
+    int streams;
     struct rf__endpoint endpoint; /* the own */
 
     /* Things that wake: the listeners, the timer, the own bell. */
@@ -162,20 +171,24 @@ bool rf__net_is_muted(struct rf__os_net *net);
 void rf__conn_drop(struct rf__os_net *net, int peer, const struct rf__conn *keep);
 
 /* net.c: events. `ends`: the link has come to its end, the reader may still find bytes; `drained`:
- * it has found the last one; `fails`: the link never came up. */
+ * it has found the last one; `fails`: the link never came up. A stream of several has ended, or
+ * one has and bytes still come on the others: these have some time to end too. */
 void rf__net_note(struct rf__os_net *net, enum rf__net_event_kind kind, int peer);
 void rf__link_ends(struct rf__os_net *net, struct rf__link *link, const struct rf_error *why);
 void rf__link_drained(struct rf__os_net *net, struct rf__link *link);
+void rf__stream_ends(struct rf__os_net *net, struct rf__link *link);
 void rf__link_fails(struct rf__os_net *net, struct rf__link *link, const struct rf_error *why);
 int rf__link_rank(const struct rf__os_net *net, const struct rf__link *link);
 int64_t rf__net_connect_limit(const struct rf__os_net *net);
 
-/* dial.c. `dial` and `accept` start what is due and tell whether anything happened; `advance`
+/* dial.c. `dial`, `dial_more` (further streams) and `accept` start what is due and tell whether
+ * anything happened; `advance`
  * drives one connection that is no link yet, which may be gone afterwards; `give_up` ends a link
  * that did not come up. */
 bool rf__net_dials(const struct rf__os_net *net, int peer);
 int rf__link_candidates(const struct rf__link *link);
 bool rf__link_dial(struct rf__os_net *net, struct rf__link *link, int64_t now);
+bool rf__link_dial_more(struct rf__os_net *net, struct rf__link *link, int64_t now);
 void rf__link_give_up(struct rf__os_net *net, struct rf__link *link, bool late);
 bool rf__conn_advance(struct rf__os_net *net, struct rf__conn *conn, int64_t now);
 bool rf__net_accept(struct rf__os_net *net, struct rf__conn *listener, int64_t now);
@@ -190,16 +203,17 @@ int rf__tcp_accept(int listener); /* the socket, or -errno */
 
 /* After connect: 0 or an errno. Notes both addresses. */
 int rf__tcp_connected(struct rf__conn *conn);
-void rf__tcp_tune(int fd, int64_t detect_ns, bool same_host);
-ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, const struct iovec *parts,
-                      int count);
-ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, void *buffer, size_t bytes);
+void rf__tcp_tune(const struct rf__os_net *net, const struct rf__link *link, int fd);
+ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,
+                      const struct iovec *parts, int count);
+ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,
+                     void *buffer, size_t bytes);
 
 /* Whether the peer's host has stopped to answer; says so in *why. */
-bool rf__tcp_silent(struct rf__os_net *net, struct rf__link *link, struct rf_error *why);
+bool rf__tcp_silent(struct rf__os_net *net, const struct rf__conn *conn, struct rf_error *why);
 
 /* The socket says it is over: why, without reading. */
-void rf__tcp_end_reason(struct rf__os_net *net, struct rf__link *link, struct rf_error *why);
+void rf__tcp_end_reason(const struct rf__conn *conn, struct rf_error *why);
 
 /* shm.c */
 int rf__shm_listen(struct rf__os_net *net, struct rf_error *err);

@@ -17,7 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PARTS = 64, NS_PER_SECOND = 1000000000 };
+/* UNSENT: of several streams each is given little more than what is on the wire, so that the next
+ * bytes go to whichever is free first. */
+enum { PARTS = 64, NS_PER_SECOND = 1000000000, UNSENT = 128 << 10 };
 
 static int set_option(int fd, int level, int name, int value) {
     return setsockopt(fd, level, name, &value, sizeof value);
@@ -136,8 +138,9 @@ int rf__tcp_connected(struct rf__conn *conn) {
  * in each direction became 1.4. "reno" does not pace and is always there. */
 static const char plain_control[] = "reno";
 
-void rf__tcp_tune(int fd, int64_t detect_ns, bool same_host) {
-    int seconds = (int)(detect_ns / 3 / NS_PER_SECOND);
+void rf__tcp_tune(const struct rf__os_net *net, const struct rf__link *link, int fd) {
+    bool same_host = !strcmp(link->endpoint.host, net->endpoint.host);
+    int seconds = (int)(net->detect_ns / 3 / NS_PER_SECOND);
 
     seconds = seconds < 1 ? 1 : seconds;
     /* All of these only make things better: where one is refused the link still works. */
@@ -149,36 +152,38 @@ void rf__tcp_tune(int fd, int64_t detect_ns, bool same_host) {
     (void)set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
     (void)set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
     (void)set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    if (net->streams > 1) {
+        (void)set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT);
+    }
 }
 
-static int broken(struct rf__os_net *net, struct rf__link *link, int error) {
-    struct rf_error why;
-    int peer = rf__link_rank(net, link);
+static void give_reason(const struct rf__conn *conn, int error, struct rf_error *why) {
+    (void)rf__fail(why, RF_ELOST, error, "worker %d was lost: link %s -> %s%s", conn->peer,
+                   conn->local, conn->remote, error ? "" : ": closed by peer");
+}
 
-    if (error) {
-        (void)rf__fail(&why, RF_ELOST, error, "worker %d was lost: link %s -> %s", peer,
-                       link->conn->local, link->conn->remote);
+static int broken(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn, int error) {
+    struct rf_error why;
+
+    if (error || !link->more_count) {
+        give_reason(conn, error, &why);
+        rf__link_ends(net, link, &why);
     } else {
-        (void)rf__fail(&why, RF_ELOST, 0, "worker %d was lost: link %s -> %s: closed by peer", peer,
-                       link->conn->local, link->conn->remote);
+        rf__stream_ends(net, link);
     }
-    rf__link_ends(net, link, &why);
     return RF_ELOST;
 }
 
-void rf__tcp_end_reason(struct rf__os_net *net, struct rf__link *link, struct rf_error *why) {
+void rf__tcp_end_reason(const struct rf__conn *conn, struct rf_error *why) {
     int error = 0;
     socklen_t length = sizeof error;
 
-    (void)getsockopt(link->conn->source.fd, SOL_SOCKET, SO_ERROR, &error, &length);
-    (void)rf__fail(why, RF_ELOST, error, "worker %d was lost: link %s -> %s%s",
-                   rf__link_rank(net, link), link->conn->local, link->conn->remote,
-                   error ? "" : ": closed by peer");
+    (void)getsockopt(conn->source.fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    give_reason(conn, error, why);
 }
 
-ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, const struct iovec *parts,
-                      int count) {
-    struct rf__conn *conn = link->conn;
+ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,
+                      const struct iovec *parts, int count) {
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts,
                              .msg_iovlen = (size_t)(count < PARTS ? count : PARTS)};
     size_t wanted = 0;
@@ -191,8 +196,8 @@ ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, const struc
     }
     ssize_t sent = sendmsg(conn->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) {
-        link->no_write = true;
-        return broken(net, link, errno);
+        conn->no_write = true;
+        return broken(net, link, conn, errno);
     }
     if (sent < 0) {
         conn->writable = errno == EINTR;
@@ -202,62 +207,66 @@ ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, const struc
     return sent;
 }
 
-static ssize_t from_ahead(struct rf__link *link, void *buffer, size_t bytes) {
-    size_t have = link->ahead_bytes - link->ahead_at, n = have < bytes ? have : bytes;
+static ssize_t from_ahead(struct rf__conn *conn, void *buffer, size_t bytes) {
+    size_t have = conn->ahead_bytes - conn->ahead_at, n = have < bytes ? have : bytes;
 
-    memcpy(buffer, link->ahead + link->ahead_at, n);
-    link->ahead_at += n;
+    memcpy(buffer, conn->ahead + conn->ahead_at, n);
+    conn->ahead_at += n;
     return (ssize_t)n;
 }
 
 /* Nothing to read now. Of a link that was given up without an end of its stream (its host is cut
  * off) nothing will ever come. */
-static ssize_t nothing_more(struct rf__link *link) {
-    link->no_read = link->no_read || link->state == RF__LINK_OVER;
-    return link->no_read ? RF_ELOST : 0;
+static ssize_t nothing_more(const struct rf__link *link, struct rf__conn *conn) {
+    conn->no_read = conn->no_read || link->state == RF__LINK_OVER;
+    return conn->no_read ? RF_ELOST : 0;
 }
 
-ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, void *buffer, size_t bytes) {
-    struct rf__conn *conn = link->conn;
-
-    if (link->ahead_at < link->ahead_bytes) {
-        return from_ahead(link, buffer, bytes);
+ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,
+                     void *buffer, size_t bytes) {
+    if (conn->ahead_at < conn->ahead_bytes) {
+        return from_ahead(conn, buffer, bytes);
     }
-    if (link->no_read || !conn->readable) {
-        return nothing_more(link);
+    if (conn->no_read || !conn->readable) {
+        return nothing_more(link, conn);
     }
     if (!bytes) {
         return 0;
     }
-    if (!link->ahead && !(link->ahead = rf__alloc(1, RF__AHEAD))) {
+    if (!conn->ahead && !(conn->ahead = rf__alloc(1, RF__AHEAD))) {
         return 0; /* tried again with the next call */
     }
-    struct iovec parts[2] = {{buffer, bytes}, {link->ahead, RF__AHEAD}};
+    struct iovec parts[2] = {{buffer, bytes}, {conn->ahead, RF__AHEAD}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t got = recvmsg(conn->source.fd, &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         conn->readable = errno == EINTR;
-        return conn->readable ? 0 : nothing_more(link);
+        return conn->readable ? 0 : nothing_more(link, conn);
     }
     if (got <= 0) {
-        link->no_read = true;
-        (void)broken(net, link, got < 0 ? errno : 0);
-        rf__link_drained(net, link);
+        conn->no_read = true;
+        (void)broken(net, link, conn, got < 0 ? errno : 0);
+        if (!link->more_count) {
+            rf__link_drained(net, link);
+        }
         return RF_ELOST;
     }
     /* Short: the kernel has no more, and more would be a new edge. But the end of the stream has
      * only one edge. */
     conn->readable = (size_t)got == bytes + RF__AHEAD || conn->hung_up;
-    link->ahead_at = 0;
-    link->ahead_bytes = (size_t)got > bytes ? (size_t)got - bytes : 0;
+    if (link->stream_end_by) {
+        rf__stream_ends(net, link);
+    }
+    conn->ahead_at = 0;
+    conn->ahead_bytes = (size_t)got > bytes ? (size_t)got - bytes : 0;
     return (size_t)got > bytes ? (ssize_t)bytes : got;
 }
 
-bool rf__tcp_silent(struct rf__os_net *net, struct rf__link *link, struct rf_error *why) {
+bool rf__tcp_silent(struct rf__os_net *net, const struct rf__conn *conn, struct rf_error *why) {
     struct tcp_info info = {0};
     socklen_t length = sizeof info;
 
-    if (getsockopt(link->conn->source.fd, IPPROTO_TCP, TCP_INFO, &info, &length)) {
+    if (getsockopt(conn->source.fd, IPPROTO_TCP, TCP_INFO, &info, &length)) {
         return false;
     }
     /* A retransmission without answer, or probes of a closed window without answer. A living host
@@ -267,8 +276,8 @@ bool rf__tcp_silent(struct rf__os_net *net, struct rf__link *link, struct rf_err
     if (!asked || silence < net->detect_ns) {
         return false;
     }
-    (void)rf__fail(
-        why, RF_ELOST, 0, "worker %d was lost: link %s -> %s: no acknowledgement for %u ms",
-        rf__link_rank(net, link), link->conn->local, link->conn->remote, info.tcpi_last_ack_recv);
+    (void)rf__fail(why, RF_ELOST, 0,
+                   "worker %d was lost: link %s -> %s: no acknowledgement for %u ms", conn->peer,
+                   conn->local, conn->remote, info.tcpi_last_ack_recv);
     return true;
 }

@@ -36,21 +36,39 @@ struct fake_net {
 };
 
 struct fake_world {
-    int size;
+    int size, lanes; /* of each link between hosts */
     bool shared;
     int local;   /* ranks on each host where memory is shared; 0: all on one */
     size_t most; /* bytes a read or write moves at most; 0: as many as fit */
+    bool late;   /* further lanes are there when the test says so, in net.lanes */
+    int stingy;  /* so many of as many calls to read or write find nothing to do */
     struct rf__rng rng;
     struct fake_net nets[FAKE_MAX];
-    struct fake_queue *queues; /* from * size + to */
+    struct fake_queue *queues; /* (from * size + to) * lanes + lane */
     struct fake_block blocks[FAKE_BLOCKS];
     int block_count;
     unsigned char *boards;
     uint64_t written; /* bytes in all */
 };
 
+static struct fake_queue *fake_lane(struct fake_world *world, int from, int to, int lane) {
+    return &world->queues[(from * world->size + to) * world->lanes + lane];
+}
+
+/* Of lane 0, which stands for the link where its end is asked for. */
 static struct fake_queue *fake_queue(struct fake_world *world, int from, int to) {
-    return &world->queues[from * world->size + to];
+    return fake_lane(world, from, to, 0);
+}
+
+static void fake_close(struct fake_world *world, int from, int to) {
+    for (int lane = 0; lane < world->lanes; lane++) {
+        fake_lane(world, from, to, lane)->closed = true;
+    }
+}
+
+/* Each lane has its moods, so that what is on one overtakes what is on another. */
+static bool fake_is_idle(struct fake_world *world) {
+    return world->stingy && rf__rng_below(&world->rng, (uint64_t)world->stingy) != 0;
 }
 
 static size_t fake_bound(struct fake_world *world, size_t bytes) {
@@ -77,6 +95,7 @@ static int fake_open(struct rf__net *net, const struct rf__net_group *group, str
         net->host[peer] = self->world->shared ? peer / local * local : peer;
         if (peer != group->rank) {
             net->kind[peer] = shares ? RF__LINK_SHM : RF__LINK_TCP;
+            net->lanes[peer] = shares || self->world->late ? 1 : net->most_lanes;
             self->events[self->event_count++] =
                 (struct rf__net_event){.kind = RF__NET_UP, .peer = peer};
         }
@@ -108,13 +127,17 @@ static int fake_next_event(struct rf__net *net, struct rf__net_event *event) {
     return 1;
 }
 
-static ssize_t fake_write(struct rf__net *net, int peer, const struct iovec *parts, int count) {
+static ssize_t fake_write(struct rf__net *net, int peer, int lane, const struct iovec *parts,
+                          int count) {
     struct fake_net *self = (struct fake_net *)net;
-    struct fake_queue *queue = fake_queue(self->world, self->rank, peer);
+    struct fake_queue *queue = fake_lane(self->world, self->rank, peer, lane);
     size_t taken = 0;
 
     if (queue->closed) {
         return RF_ELOST;
+    }
+    if (fake_is_idle(self->world)) {
+        return 0;
     }
     for (int i = 0; i < count; i++) {
         size_t room = FAKE_QUEUE - (queue->tail - queue->head);
@@ -132,13 +155,16 @@ static ssize_t fake_write(struct rf__net *net, int peer, const struct iovec *par
     return (ssize_t)taken;
 }
 
-static ssize_t fake_read(struct rf__net *net, int peer, void *buffer, size_t bytes) {
+static ssize_t fake_read(struct rf__net *net, int peer, int lane, void *buffer, size_t bytes) {
     struct fake_net *self = (struct fake_net *)net;
-    struct fake_queue *queue = fake_queue(self->world, peer, self->rank);
+    struct fake_queue *queue = fake_lane(self->world, peer, self->rank, lane);
     size_t there = queue->tail - queue->head;
 
     if (there == 0) {
         return queue->closed ? RF_ELOST : 0;
+    }
+    if (fake_is_idle(self->world)) {
+        return 0;
     }
     bytes = fake_bound(self->world, bytes < there ? bytes : there);
     for (size_t k = 0; k < bytes; k++) {
@@ -148,9 +174,9 @@ static ssize_t fake_read(struct rf__net *net, int peer, void *buffer, size_t byt
     return (ssize_t)bytes;
 }
 
-static ssize_t fake_peek(struct rf__net *net, int peer, const void **view, size_t bytes) {
+static ssize_t fake_peek(struct rf__net *net, int peer, int lane, const void **view, size_t bytes) {
     struct fake_net *self = (struct fake_net *)net;
-    struct fake_queue *queue = fake_queue(self->world, peer, self->rank);
+    struct fake_queue *queue = fake_lane(self->world, peer, self->rank, lane);
     size_t there = queue->tail - queue->head, at = queue->head % FAKE_QUEUE;
 
     if (there == 0 && queue->closed) {
@@ -161,14 +187,14 @@ static ssize_t fake_peek(struct rf__net *net, int peer, const void **view, size_
     return (ssize_t)fake_bound(self->world, bytes < there ? bytes : there);
 }
 
-static void fake_consume(struct rf__net *net, int peer, size_t bytes) {
+static void fake_consume(struct rf__net *net, int peer, int lane, size_t bytes) {
     struct fake_net *self = (struct fake_net *)net;
-    fake_queue(self->world, peer, self->rank)->head += bytes;
+    fake_lane(self->world, peer, self->rank, lane)->head += bytes;
 }
 
 static void fake_shutdown(struct rf__net *net, int peer) {
     struct fake_net *self = (struct fake_net *)net;
-    fake_queue(self->world, self->rank, peer)->closed = true;
+    fake_close(self->world, self->rank, peer);
 }
 
 static void fake_sleep(struct rf__net *net, bool sleeping) {
@@ -265,13 +291,24 @@ static const struct rf__shared_ops fake_shared = {
     .notify = fake_notify,
 };
 
+/* Before the first group: so many lanes on each link between hosts. */
+static void fake_set_lanes(struct fake_world *world, int lanes) {
+    size_t links = (size_t)world->size * (size_t)world->size;
+
+    free(world->queues);
+    world->queues = calloc(links * (size_t)lanes, sizeof *world->queues);
+    world->lanes = lanes;
+    for (int rank = 0; rank < world->size; rank++) {
+        world->nets[rank].net.most_lanes = lanes;
+    }
+}
+
 static struct fake_world *fake_world_create(int size, bool shared, size_t most, uint64_t seed) {
     struct fake_world *world = calloc(1, sizeof *world);
     world->size = size;
     world->shared = shared;
     world->most = most;
     world->rng = rf__rng(seed, 0, 0);
-    world->queues = calloc((size_t)size * (size_t)size, sizeof *world->queues);
     world->boards = aligned_alloc(64, (size_t)size * RF__BOARD_BYTES);
     memset(world->boards, 0, (size_t)size * RF__BOARD_BYTES);
     for (int rank = 0; rank < size; rank++) {
@@ -280,6 +317,7 @@ static struct fake_world *fake_world_create(int size, bool shared, size_t most, 
         world->nets[rank].world = world;
         world->nets[rank].rank = rank;
     }
+    fake_set_lanes(world, 1);
     return world;
 }
 
@@ -295,8 +333,8 @@ static void fake_world_destroy(struct fake_world *world) {
 /* The rank is gone: its links end in both directions. */
 static inline void fake_kill(struct fake_world *world, int rank) {
     for (int peer = 0; peer < world->size; peer++) {
-        fake_queue(world, rank, peer)->closed = true;
-        fake_queue(world, peer, rank)->closed = true;
+        fake_close(world, rank, peer);
+        fake_close(world, peer, rank);
     }
 }
 

@@ -334,3 +334,48 @@ def test_a_cut_cable(tmp_path, hosts, count):
             status, entry, err = end_of(process)
             assert status == 69 and entry["code"] == "RF_ELOST", (rank, entry, err)
             assert entry["culprit"] // 2 != rank // 2, (rank, entry)  # somebody beyond the cable
+
+
+# --- several streams --------------------------------------------------------------------------------
+
+
+def connections(hosts, side, store):
+    """Established TCP connections of a host, but for those with the store."""
+    table = subprocess.run([*hosts.on(side), "cat", "/proc/net/tcp", "/proc/net/tcp6"], check=True, capture_output=True,
+                           text=True).stdout
+    store_port = f"{int(store.uri.rsplit(':', 1)[1]):04X}"
+    rows = [line.split() for line in table.splitlines() if line.split()[0] != "sl"]
+    return sum(row[3] == "01" and store_port not in (row[1].split(":")[1], row[2].split(":")[1]) for row in rows)
+
+
+@pytest.mark.parametrize("count", (100, 2 * LARGE))
+@pytest.mark.parametrize("event", ("stop", "cut", "kill"))
+def test_several_streams_between_two_hosts(tmp_path, hosts, event, count):
+    with Server(tmp_path, "10.213.7.1:0", hosts.on(0)) as store, \
+            ByHand(tmp_path, store.uri, 2, RINGFOLD_DETECT="1s", RINGFOLD_STREAMS="4") as workers:
+        both = [workers.start(rank, "loop", count, "private", "stop", before=hosts.on(rank)) for rank in range(2)]
+        pids = [read_event(process, "running")["pid"] for process in both]
+        wait_for(lambda: connections(hosts, 1, store) == 4, "four connections", both[0])
+        if event == "stop":
+            (tmp_path / "stop").write_text("")
+        elif event == "cut":
+            hosts.cut()
+        else:
+            os.kill(pids[1], signal.SIGKILL)
+        for rank, process in enumerate(both):
+            if (rank, event) == (1, "kill"):
+                continue
+            status, entry, err = end_of(process)
+            if event == "stop":
+                assert status == 0 and entry["event"] == "done" and entry["transport"] == "tcp", (entry, err)
+            else:
+                assert status == 69 and entry["code"] == "RF_ELOST" and entry["culprit"] == 1 - rank, (entry, err)
+
+
+def test_the_numbers_of_streams_may_differ(tmp_path, hosts):
+    with Server(tmp_path, "10.213.7.1:0", hosts.on(0)) as store, ByHand(tmp_path, store.uri, 3) as workers:
+        three = [workers.start(rank, "collectives", before=hosts.on(rank % 2), RINGFOLD_TRANSPORT="tcp",
+                               RINGFOLD_STREAMS=streams) for rank, streams in enumerate(("1", "3", "8"))]
+        for process in three:
+            status, entry, err = end_of(process)
+            assert status == 0 and entry["event"] == "done" and entry["transport"] == "tcp", (entry, err)

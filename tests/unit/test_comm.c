@@ -820,6 +820,8 @@ static void bad_environments_are_refused_by_name(void **state) {
     refuse_environ("RINGFOLD_SIZE=4x", "number");
     refuse_environ("RINGFOLD_SIZE=99999999999999999999", "number");
     refuse_environ("RINGFOLD_RANK=1", "0 to 0");
+    refuse_environ("RINGFOLD_STREAMS=0", "1 to 64");
+    refuse_environ("RINGFOLD_STREAMS=65", "1 to 64");
     refuse_environ("RINGFOLD_RANK=-1", "number");
     refuse_environ("RINGFOLD_LOCAL_SIZE=0", "number");
     refuse_environ("RINGFOLD_DETECT=soon", "duration");

@@ -45,6 +45,7 @@ struct node {
 struct setting {
     enum rf_transport transport;
     const char *bind;
+    int streams;
 };
 
 static void node_create(struct node *node, const struct setting *setting, const unsigned char *key,
@@ -55,7 +56,8 @@ static void node_create(struct node *node, const struct setting *setting, const 
                                       .key_bytes = 16,
                                       .transport = setting->transport,
                                       .detect_ms = detect_ms,
-                                      .bind = setting->bind};
+                                      .bind = setting->bind,
+                                      .streams = setting->streams};
     memset(node, 0, sizeof *node);
     assert_int_equal(rf__poller_create(&node->poller, &err), 0);
     if (rf__net_create(&options, node->poller, &node->net, &err)) {
@@ -182,7 +184,7 @@ static void send_some(struct node *nodes, int from, int to, struct stream *s, st
     }
     size_t cut = (size_t)rf__rng_below(rng, count + 1);
     struct iovec parts[3] = {{bytes, cut}, {NULL, 0}, {bytes + cut, count - cut}};
-    ssize_t n = nodes[from].net->ops->write(nodes[from].net, to, parts, 3);
+    ssize_t n = nodes[from].net->ops->write(nodes[from].net, to, 0, parts, 3);
     assert_true(n >= 0 && (size_t)n <= count);
     s->sent += (uint64_t)n;
 }
@@ -194,8 +196,8 @@ static void receive_some(struct node *nodes, int from, int to, struct stream *s,
     size_t count = (size_t)rf__rng_below(rng, rf__rng_below(rng, 4) ? 300 : sizeof bytes) + 1;
     const void *view = bytes;
     bool peek = net->kind[from] == RF__LINK_SHM && rf__rng_below(rng, 2);
-    ssize_t n =
-        peek ? net->ops->peek(net, from, &view, count) : net->ops->read(net, from, bytes, count);
+    ssize_t n = peek ? net->ops->peek(net, from, 0, &view, count)
+                     : net->ops->read(net, from, 0, bytes, count);
     assert_true(n >= 0 && (size_t)n <= count);
     for (ssize_t i = 0; i < n; i++) {
         if (((const unsigned char *)view)[i] != expected(from, to, s->received + (uint64_t)i)) {
@@ -205,7 +207,7 @@ static void receive_some(struct node *nodes, int from, int to, struct stream *s,
     }
     if (peek && n > 0) {
         n = (ssize_t)rf__rng_below(rng, (uint64_t)n) + 1; /* the rest is seen again */
-        net->ops->consume(net, from, (size_t)n);
+        net->ops->consume(net, from, 0, (size_t)n);
     }
     s->received += (uint64_t)n;
 }
@@ -307,16 +309,17 @@ static void the_end_comes_last(void **state) {
             memset(bytes, 7, sizeof bytes);
             mesh_create(nodes, 2, &both[t]);
             struct iovec part = {bytes, sizeof bytes};
-            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), sizeof bytes);
+            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), sizeof bytes);
             if (polite) {
                 nodes[1].net->ops->shutdown(nodes[1].net, 0);
-                assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), RF_ELOST);
+                assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), RF_ELOST);
                 turn_all(nodes, 2, 0);
             } else {
                 node_destroy(&nodes[1]);
             }
             for (;;) {
-                ssize_t n = nodes[0].net->ops->read(nodes[0].net, 1, got + have, sizeof got - have);
+                ssize_t n =
+                    nodes[0].net->ops->read(nodes[0].net, 1, 0, got + have, sizeof got - have);
                 if (n == RF_ELOST) {
                     break;
                 }
@@ -333,8 +336,8 @@ static void the_end_comes_last(void **state) {
             assert_int_equal(nodes[0].error[1].code, RF_ELOST);
             assert_int_equal(nodes[0].error[1].rank, 1);
             assert_non_null(strstr(nodes[0].error[1].text, "closed by peer"));
-            assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, got, 1), RF_ELOST);
-            assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), RF_ELOST);
+            assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, 0, got, 1), RF_ELOST);
+            assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), RF_ELOST);
             if (polite) { /* whoever ended it hears nothing */
                 assert_int_equal(nodes[1].down[0], 0);
             }
@@ -351,12 +354,12 @@ static void the_end_is_told_to_those_who_do_not_read(void **state) {
         char bytes[100] = {1}, got[200];
         mesh_create(nodes, 2, &both[t]);
         struct iovec part = {bytes, sizeof bytes};
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), sizeof bytes);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), sizeof bytes);
         node_destroy(&nodes[0]);
         wait_for(nodes, 2, &nodes[1].down[0]);
-        ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got);
+        ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got);
         assert_int_equal(n, sizeof bytes);
-        assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), RF_ELOST);
+        assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got), RF_ELOST);
         node_destroy(&nodes[1]);
     }
 }
@@ -394,7 +397,7 @@ static void child_life(const struct setting *setting, int from, int to) {
     for (int peer = 0; peer < 2; peer++) {
         struct iovec part = {bytes, sizeof bytes};
         wait_for(nodes, 3, &nodes[2].up[peer]);
-        if (nodes[2].net->ops->write(nodes[2].net, peer, &part, 1) != LAST_WORDS) {
+        if (nodes[2].net->ops->write(nodes[2].net, peer, 0, &part, 1) != LAST_WORDS) {
             _exit(1);
         }
     }
@@ -445,7 +448,7 @@ static void a_killed_worker_is_noticed(void **state) {
             unsigned char bytes[LAST_WORDS + 1];
             size_t have = 0;
             ssize_t n;
-            while ((n = nodes[i].net->ops->read(nodes[i].net, 2, bytes + have,
+            while ((n = nodes[i].net->ops->read(nodes[i].net, 2, 0, bytes + have,
                                                 sizeof bytes - have)) >= 0) {
                 have += (size_t)n;
                 turn_all(nodes, 3, 0);
@@ -966,16 +969,16 @@ static void a_cut_is_silent(void **state) {
         mesh_create(nodes, 2, &both[t]);
         struct rf__net *net = nodes[1].net;
         memcpy(text, "one", 4);
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 4);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), 4);
         mute(&nodes[1], rf__now() + 3600000 * RF__MS);
         memcpy(text, "two", 4);
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 4);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), 4);
         assert_quiet(&nodes[1]);
-        assert_int_equal(net->ops->read(net, 0, text, 4), 0);
-        assert_int_equal(net->ops->write(net, 0, &part, 1), 0);
-        assert_int_equal(net->ops->peek(net, 0, &view, 4), t ? RF_EUNSUPPORTED : 0);
+        assert_int_equal(net->ops->read(net, 0, 0, text, 4), 0);
+        assert_int_equal(net->ops->write(net, 0, 0, &part, 1), 0);
+        assert_int_equal(net->ops->peek(net, 0, 0, &view, 4), t ? RF_EUNSUPPORTED : 0);
         turn_all(nodes, 2, 0);
-        assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, text, 4), 0);
+        assert_int_equal(nodes[0].net->ops->read(nodes[0].net, 1, 0, text, 4), 0);
         node_destroy(&nodes[0]);
         assert_quiet(&nodes[1]);
         assert_int_equal(nodes[1].down[0], 0);
@@ -986,7 +989,7 @@ static void a_cut_is_silent(void **state) {
         size_t have = 0;
         char got[8];
         while (have < sizeof got) {
-            ssize_t n = net->ops->read(net, 0, got + have, sizeof got - have);
+            ssize_t n = net->ops->read(net, 0, 0, got + have, sizeof got - have);
             assert_true(n >= 0);
             have += (size_t)n;
             if (!n) {
@@ -995,7 +998,7 @@ static void a_cut_is_silent(void **state) {
         }
         assert_memory_equal(got, "one\0two", 8);
         while (!nodes[1].down[0]) {
-            assert_true(net->ops->read(net, 0, got, 1) <= 0);
+            assert_true(net->ops->read(net, 0, 0, got, 1) <= 0);
             node_turn(&nodes[1], RF__MS);
         }
         node_destroy(&nodes[1]);
@@ -1082,22 +1085,22 @@ static void a_cut_wire_ends_what_is_read(void **state) {
         node_create(&nodes[i], &both[1], good_key, "job", 200);
     }
     mesh_open(nodes, 2, 1);
-    assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), 5);
+    assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), 5);
     int64_t limit = rf__now() + 60000 * RF__MS;
-    while (nodes[1].net->ops->read(nodes[1].net, 0, got, 2) != 2) {
+    while (nodes[1].net->ops->read(nodes[1].net, 0, 0, got, 2) != 2) {
         node_turn(&nodes[1], RF__MS);
         assert_true(rf__now() < limit);
     }
     set_loopback(false);
-    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), 5);
+    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), 5);
     while (!nodes[1].down[0]) {
         node_turn(&nodes[1], RF__MS);
         assert_true(rf__now() < limit);
     }
-    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), 3);
+    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got), 3);
     assert_memory_equal(got, "gun", 3);
-    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, got, sizeof got), RF_ELOST);
-    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, &part, 1), RF_ELOST);
+    assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, 0, got, sizeof got), RF_ELOST);
+    assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, 0, &part, 1), RF_ELOST);
     mesh_destroy(nodes, 2);
     assert_int_equal(setns(before, CLONE_NEWNET), 0);
     close(before);
@@ -1123,13 +1126,13 @@ static void nonsense_in_a_ring_ends_the_link(void **state) {
         for (int i = 0; i < 100 && n >= 0; i++) {
             char room[65536] = {0};
             struct iovec much = {room, sizeof room};
-            n = tail ? nodes[0].net->ops->write(nodes[0].net, 1, &much, 1)
-                     : nodes[0].net->ops->read(nodes[0].net, 1, &byte, 1);
+            n = tail ? nodes[0].net->ops->write(nodes[0].net, 1, 0, &much, 1)
+                     : nodes[0].net->ops->read(nodes[0].net, 1, 0, &byte, 1);
         }
         assert_int_equal(n, RF_ELOST);
         wait_for(nodes, 2, &nodes[0].down[1]);
         assert_int_equal(nodes[0].error[1].code, RF_EPROTO);
-        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, &part, 1), RF_ELOST);
+        assert_int_equal(nodes[0].net->ops->write(nodes[0].net, 1, 0, &part, 1), RF_ELOST);
         mesh_destroy(nodes, 2);
     }
 }
@@ -1154,7 +1157,7 @@ static bool worker_turn(struct worker *w) {
     while (net->ops->next_event(net, &event)) {
         moved = true;
     }
-    ssize_t n = w->received < w->to_receive ? net->ops->read(net, w->peer, bytes, most) : 0;
+    ssize_t n = w->received < w->to_receive ? net->ops->read(net, w->peer, 0, bytes, most) : 0;
     for (ssize_t i = 0; i < n; i++) {
         if (bytes[i] != expected(w->peer, own, w->received + (uint64_t)i)) {
             abort();
@@ -1169,7 +1172,7 @@ static bool worker_turn(struct worker *w) {
         bytes[i] = expected(own, w->peer, w->sent + i);
     }
     struct iovec part = {bytes, count};
-    n = count ? net->ops->write(net, w->peer, &part, 1) : 0;
+    n = count ? net->ops->write(net, w->peer, 0, &part, 1) : 0;
     w->sent += n > 0 ? (uint64_t)n : 0;
     return moved || n > 0;
 }
@@ -1268,6 +1271,150 @@ static void notify_wakes_a_sleeper(void **state) {
     mesh_destroy(nodes, 2);
 }
 
+/* ---- Several streams ---- */
+
+static void wait_for_lanes(struct node *nodes, int lanes) {
+    int64_t limit = rf__now() + 60000 * RF__MS;
+    while (nodes[0].net->lanes[1] < lanes || nodes[1].net->lanes[0] < lanes) {
+        turn_all(nodes, 2, RF__MS);
+        assert_true(rf__now() < limit);
+    }
+    for (int i = 0; i < 20; i++) { /* no more come */
+        turn_all(nodes, 2, RF__MS);
+    }
+    assert_int_equal(nodes[0].net->lanes[1], lanes);
+    assert_int_equal(nodes[1].net->lanes[0], lanes);
+}
+
+static void pair_create(struct node *nodes, int streams_0, int streams_1, int detect_ms) {
+    struct setting settings[2] = {{RF_TRANSPORT_TCP, "127.0.0.1", streams_0},
+                                  {RF_TRANSPORT_TCP, "127.0.0.1", streams_1}};
+    for (int i = 0; i < 2; i++) {
+        node_create(&nodes[i], &settings[i], good_key, "job", detect_ms);
+        assert_int_equal(nodes[i].net->most_lanes, settings[i].streams);
+    }
+    mesh_open(nodes, 2, 1);
+    wait_for_lanes(nodes, streams_0 < streams_1 ? streams_0 : streams_1);
+}
+
+/* So many as both want; what is written on each is read from one of the other side, and the first
+ * is the first on both. */
+static void streams_are_as_many_as_both_want(void **state) {
+    (void)state;
+    static const int wanted[][2] = {{4, 4}, {2, 5}, {5, 2}, {1, 3}, {3, 1}, {64, 64}};
+    int before = open_descriptors();
+    for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+        struct node nodes[2];
+        pair_create(nodes, wanted[k][0], wanted[k][1], DETECT_MS);
+        int lanes = nodes[0].net->lanes[1];
+        for (int from = 0; from < 2; from++) {
+            bool seen[64] = {false};
+            int count = 0;
+            for (int lane = 0; lane < lanes; lane++) {
+                unsigned char byte = (unsigned char)lane;
+                struct iovec part = {&byte, 1};
+                assert_int_equal(
+                    nodes[from].net->ops->write(nodes[from].net, 1 - from, lane, &part, 1), 1);
+            }
+            int64_t limit = rf__now() + 60000 * RF__MS;
+            while (count < lanes) {
+                turn_all(nodes, 2, RF__MS);
+                assert_true(rf__now() < limit);
+                for (int lane = 0; lane < lanes; lane++) {
+                    unsigned char byte;
+                    struct rf__net *net = nodes[1 - from].net;
+                    if (net->ops->read(net, from, lane, &byte, 1) == 1) {
+                        assert_true(byte < lanes && !seen[byte] && (byte == 0) == (lane == 0));
+                        seen[byte] = true;
+                        count++;
+                    }
+                }
+            }
+        }
+        node_open(nodes, 0, 2, 2); /* a new generation begins with one, and gets them all again */
+        assert_int_equal(nodes[0].net->lanes[1], 1);
+        mesh_open(nodes, 2, 3);
+        wait_for_lanes(nodes, lanes);
+        mesh_destroy(nodes, 2);
+        assert_int_equal(open_descriptors(), before);
+    }
+}
+
+/* What was written before a link was shut arrives on every stream, then its end. */
+static void the_end_comes_last_on_every_stream(void **state) {
+    (void)state;
+    enum { LANES = 4, ROOM = 1 << 20 };
+    struct node nodes[2];
+    static unsigned char bytes[ROOM];
+    size_t written[LANES], got[LANES] = {0}, sent = 0, read = 0;
+    int ended = 0;
+    pair_create(nodes, LANES, LANES, DETECT_MS);
+    for (int lane = 0; lane < LANES; lane++) {
+        struct iovec part = {bytes, ROOM >> (lane * 3)};
+        ssize_t n = nodes[0].net->ops->write(nodes[0].net, 1, lane, &part, 1);
+        assert_true(n > 0);
+        written[lane] = (size_t)n;
+        sent += written[lane];
+    }
+    nodes[0].net->ops->shutdown(nodes[0].net, 1);
+    int64_t limit = rf__now() + 60000 * RF__MS;
+    while (ended < LANES) {
+        turn_all(nodes, 2, RF__MS);
+        assert_true(rf__now() < limit);
+        ended = 0;
+        for (int lane = LANES - 1; lane >= 0; lane--) {
+            ssize_t n = nodes[1].net->ops->read(nodes[1].net, 0, lane, bytes + got[lane], 10000);
+            assert_true(n >= 0 || n == RF_ELOST);
+            ended += n == RF_ELOST;
+            got[lane] += n > 0 ? (size_t)n : 0;
+            read += n > 0 ? (size_t)n : 0;
+        }
+    }
+    for (int lane = 0; lane < LANES; lane++) { /* their numbers at the two ends may differ */
+        bool found = false;
+        for (int other = 0; other < LANES; other++) {
+            found = found || got[lane] == written[other];
+        }
+        assert_true(found);
+    }
+    assert_int_equal(read, sent);
+    wait_for(nodes, 2, &nodes[1].down[0]);
+    assert_non_null(strstr(nodes[1].error[0].text, "worker 0"));
+    mesh_destroy(nodes, 2);
+}
+
+/* A stream that is lost by itself takes the link with it. */
+static void a_lost_stream_ends_the_link(void **state) {
+    (void)state;
+    for (int reset = 0; reset < 2; reset++) {
+        struct node nodes[2];
+        pair_create(nodes, 3, 3, 300);
+        const struct rf__os_net *net = (const struct rf__os_net *)nodes[0].net;
+        int fd = net->links[1].more[1]->source.fd;
+        if (reset) {
+            struct linger hard = {1, 0};
+            assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard), 0);
+            int copy = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            assert_true(copy >= 0);
+            assert_int_equal(dup2(copy, fd), fd);
+            close(copy);
+        } else {
+            assert_int_equal(shutdown(fd, SHUT_WR), 0);
+        }
+        wait_for(nodes, 2, &nodes[1].down[0]);
+        assert_int_equal(nodes[1].error[0].code, RF_ELOST);
+        assert_int_equal(nodes[1].error[0].rank, 0);
+        assert_non_null(strstr(nodes[1].error[0].text, "127.0.0.1:"));
+        for (int lane = 0; lane < 3; lane++) {
+            unsigned char byte = 0;
+            struct iovec part = {&byte, 1};
+            assert_int_equal(nodes[1].net->ops->write(nodes[1].net, 0, lane, &part, 1), RF_ELOST);
+            assert_int_equal(nodes[1].net->ops->read(nodes[1].net, 0, lane, &byte, 1), RF_ELOST);
+        }
+        mesh_destroy(nodes, 2);
+    }
+}
+
 /* ---- Without memory ---- */
 
 static void every_failed_allocation_is_survived(void **state) {
@@ -1329,6 +1476,9 @@ int main(void) {
         cmocka_unit_test(nonsense_in_a_ring_ends_the_link),
         cmocka_unit_test(nobody_sleeps_for_ever),
         cmocka_unit_test(notify_wakes_a_sleeper),
+        cmocka_unit_test(streams_are_as_many_as_both_want),
+        cmocka_unit_test(the_end_comes_last_on_every_stream),
+        cmocka_unit_test(a_lost_stream_ends_the_link),
         cmocka_unit_test(every_failed_allocation_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
