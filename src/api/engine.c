@@ -16,17 +16,16 @@
 enum {
     PAUSE_US = 5,
     SPIN_US = 200,
-    CROWDED_SPIN_US = 4,
     LINGER_MS = 8,
     LOOK_US = 20,
-    BUSY_LOOK_MS = 5
+    BUSY_LOOK_MS = 5,
+    RUSH_LOOKS = 100
 };
 
 struct rf__engine {
     struct rf__group *group;
     struct rf__net *net;
     struct rf__poller *poller;
-    int64_t spin_ns;
     bool crowded;
 
     pthread_mutex_t lock;
@@ -110,7 +109,6 @@ int rf__engine_create(struct rf__group *group, struct rf__net *net, struct rf__p
     engine->net = net;
     engine->poller = poller;
     engine->crowded = crowded;
-    engine->spin_ns = (crowded ? CROWDED_SPIN_US : SPIN_US) * 1000;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -190,7 +188,8 @@ static void relax(const struct rf__engine *engine, int64_t waited_ns) {
 }
 
 bool rf__engine_rush(struct rf__engine *engine, const struct rf__op *op, int64_t now) {
-    if (engine->polling || !rf__group_rush(engine->group, op, now)) {
+    int looks = engine->crowded ? 1 : RUSH_LOOKS;
+    if (engine->polling || !rf__group_rush(engine->group, op, now, looks)) {
         return false;
     }
     engine->driven = now;
@@ -220,7 +219,7 @@ int rf__engine_drive(struct rf__engine *engine, bool (*done)(void *context), voi
         }
         if (moved) {
             moved_at = now;
-        } else if (!engine->net || now - moved_at < engine->spin_ns) {
+        } else if (!engine->net || now - moved_at < SPIN_US * 1000) {
             relax(engine, now - moved_at);
         } else {
             engine->asleep = true;

@@ -14,7 +14,7 @@
 struct rf__engine;
 
 /* Objects are borrowed. `net` may be NULL (a group of one: there is nothing to serve, and no
- * thread). `crowded`: more ranks than cores on this host, so spinning is kept short. */
+ * thread). `crowded`: more ranks than cores on this host, so who waits gives way at once. */
 int rf__engine_create(struct rf__group *group, struct rf__net *net, struct rf__poller *poller,
                       bool crowded, struct rf__engine **out, struct rf_error *err);
 

@@ -16,7 +16,6 @@ enum {
     BY_HOSTS_FROM = 8 << 10,
     TIMED_BYTES = 4096,
     RUSH_WITHIN_US = 1000,
-    RUSH_LOOKS = 100
 };
 
 void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
@@ -471,11 +470,11 @@ static void relax(void) {
 #endif
 }
 
-bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now) {
+bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now, int looks) {
     if (!group->shared.usable || now - group->stepped > RUSH_WITHIN_US * 1000) {
         return false;
     }
-    for (int k = 0; k < RUSH_LOOKS && group->state == RF__GROUP_RUNNING; k++) {
+    for (int k = 0; k < looks && group->state == RF__GROUP_RUNNING; k++) {
         bool moved = run_calls(group);
         if (op->state == RF__OP_DONE) {
             return true;

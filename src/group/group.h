@@ -64,9 +64,9 @@ void rf__group_destroy(struct rf__group *group);
 int rf__group_step(struct rf__group *group, int64_t now);
 
 /* Goes on with the collectives alone, for some microseconds, where all ranks share this host's
- * memory and everything else was looked at lately: a small one is often over by then. Whether the
- * operation is. */
-bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now);
+ * memory and everything else was looked at lately: a small one is often over by then. At most
+ * `looks` in vain. Whether the operation is over. */
+bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t now, int looks);
 
 /* When to call rf__group_step again at the latest, if nothing arrives. */
 int64_t rf__group_next_deadline(const struct rf__group *group);
