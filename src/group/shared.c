@@ -18,7 +18,12 @@
 
 #include <string.h>
 
-enum { INLINE_LEAST = 2048, WORK_BYTES = 1 << 20, STREAM_STORES_FROM = 4 << 20 };
+enum {
+    INLINE_LEAST = 2048,
+    INLINE_OF_MANY = 8192,
+    WORK_BYTES = 1 << 20,
+    STREAM_STORES_FROM = 4 << 20
+};
 
 /* Bytes that the rank's send and recv buffers hold; 0 where it needs none. */
 static size_t send_bytes(const struct rf_call *call, int rank, int size) {
@@ -49,14 +54,14 @@ static size_t largest_send(const struct rf_call *call, int size) {
     return send_bytes(call, call->root, size); /* the root's is never smaller than the others' */
 }
 
-/* The most that goes over the boards. Of ordinary memory it is more, as it is copied in any case;
- * where everybody folds everything, more ranks fold the same more often. */
+/* The most that goes over the boards, with one wait for the others instead of two. Of ordinary
+ * memory it is more, as it is copied in any case. Where everybody folds everything, more ranks fold
+ * the same more often; but the more they are, the dearer is a wait. */
 static size_t most_inline(const struct rf_call *call, int size, bool is_ordinary) {
     size_t most = is_ordinary ? RF__INLINE_BYTES : INLINE_LEAST;
 
     if (call->coll == RF_COLL_ALLREDUCE && size > 2) {
-        most /= (size_t)size - 1;
-        most = most < INLINE_LEAST ? INLINE_LEAST : most;
+        most = INLINE_OF_MANY;
     }
     return most;
 }
