@@ -309,8 +309,9 @@ static void a_meeting_is_cut_for_each_set_of_members(void **state) {
 static void who_comes_back_is_healed(void **state) {
     int healed = 0;
     (void)state;
-    for (int at = 2; at < 40; at += 3) {
+    for (int turn = 0; turn < 130 && (turn < 13 || healed <= 3); turn++) {
         struct job *job = new_job(RF_WIRE_INT8);
+        int at = 2 + turn % 13 * 3;
         job->starts[1] = 2;
         job->world.worker[1].returns = true;
         job->world.fault[0] = (struct fault){.kind = FAULT_DIES, .who = 1, .at = at};
