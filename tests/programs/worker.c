@@ -9,7 +9,7 @@
  * messages worker loop COUNT shared|private [FILE]  all-reduces until something fails, or FILE is
  * there worker exit RANK COUNT shared|private    rank RANK ends in the middle of an all-reduce
  *     worker once COUNT shared|private         one all-reduce, checked
- *     worker quiet CALLS COUNT                 CALLS all-reduces, getppid after every 50, for who
+ *     worker quiet CALLS COUNT                 CALLS all-reduces, getppid after every 10, for who
  *                                              counts system calls
  *
  * Exit status: 0 as planned, 69 a peer was lost, 1 anything else. */
@@ -545,7 +545,7 @@ static int quiet(long calls, size_t count) {
     int code = data ? 0 : RF_ENOMEM;
 
     for (long i = 0; i < calls && !code; i++) {
-        if (i % 50 == 0) {
+        if (i % 10 == 0) {
             (void)getppid();
         }
         code = rf_allreduce(comm, data, data, count, RF_F32, RF_MAX);

@@ -40,26 +40,6 @@ def test_requests_in_flight_and_deadlines(tmp_path, n, count, transport):
     done_by_all(run_workers(tmp_path, n, "requests", count, transport=transport), n, transport)
 
 
-@pytest.mark.parametrize("count", (1, 1024, 65536))
-def test_shared_memory_needs_no_system_calls(tmp_path, count):
-    """Counted by strace between marks that the worker sets every 50 calls. A rank that the machine does not let run
-    makes the other one sleep, and that takes system calls; so what counts is the quietest part."""
-    trace = tmp_path / "trace"
-    with Server(tmp_path) as store, ByHand(tmp_path, store.uri, 2) as workers:
-        both = [workers.start(rank, "quiet", 5000, count, before=["strace", "-f", "-qq", "-o", trace] if rank == 0 else [])
-                for rank in range(2)]
-        for process in both:
-            status, entry, err = end_of(process)
-            assert status == 0 and entry["event"] == "done" and entry["transport"] == "shm", (entry, err)
-    lines = [line.split(None, 1) for line in trace.read_text().splitlines()]
-    caller = next(thread for thread, what in lines if what.startswith("getppid("))
-    calls = [what for thread, what in lines if thread == caller]
-    marks = [number for number, what in enumerate(calls) if what.startswith("getppid(")]
-    assert len(marks) == 100
-    between = [b - a - 1 for a, b in zip(marks, marks[1:])]
-    assert min(between) == 0, sorted(between)
-
-
 def test_a_message_passes_a_collective_that_waits(tmp_path):
     done_by_all(run_workers(tmp_path, 2, "message", LARGE, transport="shm"), 2, "shm")
 
