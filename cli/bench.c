@@ -42,8 +42,9 @@ struct settings {
     enum rf_redop redop;
     enum rf_algorithm algorithm;
     enum rf_wire wire;
-    const char *transport; /* NULL: as the environment says */
-    int streams;           /* 0: the same */
+    bool has_transport; /* else as the environment says */
+    enum rf_transport transport;
+    int streams; /* 0: the same */
     bool private_memory, out_of_place, check, json, verbose;
     bool have_coll, have_redop;
 };
@@ -221,8 +222,8 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
         parse_number(state, text, 1, MOST_ITERATIONS, &s->iterations);
         break;
     case KEY_TRANSPORT:
-        s->transport = text;
-        if (strcmp(text, "auto") && strcmp(text, "shm") && strcmp(text, "tcp")) {
+        s->has_transport = true;
+        if (parse_transport(text, &s->transport)) {
             argp_error(state, "'%s' is no transport: auto, shm or tcp", text);
         }
         break;
@@ -599,10 +600,8 @@ static int join(const struct settings *s, struct rf_comm **out, struct rf_error 
     rf_options_init(&options);
     int rc = rf_options_from_environ(&options, environ, err);
     if (!rc) {
-        if (s->transport) {
-            options.transport = !strcmp(s->transport, "shm")   ? RF_TRANSPORT_SHM
-                                : !strcmp(s->transport, "tcp") ? RF_TRANSPORT_TCP
-                                                               : RF_TRANSPORT_AUTO;
+        if (s->has_transport) {
+            options.transport = s->transport;
         }
         options.streams = s->streams ? s->streams : options.streams;
         options.choice = s->verbose ? on_choice : NULL;

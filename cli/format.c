@@ -151,3 +151,16 @@ int parse_seconds_ms(const char *text, int *out) {
     *out = seconds < 0.001 ? 1 : (int)(seconds * 1000);
     return RF_OK;
 }
+
+int parse_transport(const char *text, enum rf_transport *out) {
+    static const char *const names[] = {
+        [RF_TRANSPORT_AUTO] = "auto", [RF_TRANSPORT_SHM] = "shm", [RF_TRANSPORT_TCP] = "tcp"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (!strcmp(text, names[i])) {
+            *out = (enum rf_transport)i;
+            return 0;
+        }
+    }
+    return RF_EINVAL;
+}

@@ -1,7 +1,9 @@
-/* Numbers for people, both ways: counts, sizes and durations. */
+/* Numbers for people, both ways: counts, sizes and durations; and a name that several commands
+ * take. */
 #ifndef RF_CLI_FORMAT_H
 #define RF_CLI_FORMAT_H
 
+#include <ringfold/comm.h>
 #include <ringfold/error.h>
 #include <stdint.h>
 
@@ -27,6 +29,9 @@ RF_MUST_CHECK int parse_duration_ms(const char *text, int *out);
 
 /* "5", "0.5": seconds, more than 0 and less than a day; at least 1 ms. RF_EINVAL otherwise. */
 RF_MUST_CHECK int parse_seconds_ms(const char *text, int *out);
+
+/* "auto", "shm" or "tcp"; RF_EINVAL otherwise, and *out is untouched then. */
+RF_MUST_CHECK int parse_transport(const char *text, enum rf_transport *out);
 
 /* A whole decimal number within [least, most], nothing before or after it. */
 RF_MUST_CHECK int parse_int(const char *text, long least, long most, int *out);

@@ -529,6 +529,7 @@ static int read_choices(struct run_options *options) {
     const char *transport = options->values[RUN_TRANSPORT].text;
     const char *algorithm = options->values[RUN_ALGORITHM].text;
     enum rf_algorithm known;
+    enum rf_transport way;
 
     if (strcmp(prefix, "auto") && strcmp(prefix, "none")) {
         return usage_error(NULL, "--prefix '%s' is neither auto nor none", prefix);
@@ -552,7 +553,7 @@ static int read_choices(struct run_options *options) {
         return usage_error(NULL, "--streams '%s' is not a number from 1 to %d",
                            options->values[RUN_STREAMS].text, RF_MAX_STREAMS);
     }
-    if (strcmp(transport, "auto") && strcmp(transport, "shm") && strcmp(transport, "tcp")) {
+    if (parse_transport(transport, &way)) {
         return usage_error(NULL, "--transport '%s' is not auto, shm or tcp", transport);
     }
     if (rf_algorithm_parse(algorithm, &known)) {

@@ -10,6 +10,7 @@
  * nobody waits for anybody at the end. */
 #include "train.h"
 #include "commands.h"
+#include "format.h"
 #include "report.h"
 #include "train_bad.h"
 
@@ -356,10 +357,6 @@ static int failure_tell(struct session *session, const struct rf_error *err) {
 
 static int comm_options_read(const struct train_settings *settings, struct rf_options *options,
                              struct rf_error *err) {
-    static const char *const names[] = {"auto", "shm", "tcp"};
-    static const enum rf_transport values[] = {RF_TRANSPORT_AUTO, RF_TRANSPORT_SHM,
-                                               RF_TRANSPORT_TCP};
-
     rf_options_init(options);
     int code = rf_options_from_environ(options, environ, err);
     options->streams = settings->streams ? settings->streams : options->streams;
@@ -374,11 +371,8 @@ static int comm_options_read(const struct train_settings *settings, struct rf_op
     if (code || !settings->transport) {
         return code;
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!strcmp(settings->transport, names[i])) {
-            options->transport = values[i];
-            return RF_OK;
-        }
+    if (parse_transport(settings->transport, &options->transport) == 0) {
+        return RF_OK;
     }
     return report_fail(err, RF_EUSAGE, 0, "there is no transport '%s'; there are auto, shm and tcp",
                        settings->transport);

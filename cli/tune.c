@@ -44,7 +44,9 @@ struct settings {
     int workers;          /* to start; 0: none */
     int seconds;          /* 0: as the kind of measurement has it */
     bool quick, any_order;
-    const char *transport, *output; /* NULL: not given */
+    bool has_transport; /* else as the environment says */
+    enum rf_transport transport;
+    const char *output; /* NULL: not given */
     char path[RF_TUNING_PATH];
 };
 
@@ -116,8 +118,8 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
         s->any_order = true;
         break;
     case KEY_TRANSPORT:
-        s->transport = text;
-        if (strcmp(text, "auto") && strcmp(text, "shm") && strcmp(text, "tcp")) {
+        s->has_transport = true;
+        if (parse_transport(text, &s->transport)) {
             argp_error(state, "'%s' is no transport: auto, shm or tcp", text);
         }
         break;
@@ -492,16 +494,13 @@ static int write_table(struct tune *t, struct rf_error *err) {
 /* -------- the command -------- */
 
 static int join(struct tune *t, struct rf_error *err) {
-    const char *transport = t->settings->transport;
     struct rf_options options;
 
     rf_options_init(&options);
     int rc = rf_options_from_environ(&options, environ, err);
     if (!rc) {
-        if (transport) {
-            options.transport = !strcmp(transport, "shm")   ? RF_TRANSPORT_SHM
-                                : !strcmp(transport, "tcp") ? RF_TRANSPORT_TCP
-                                                            : RF_TRANSPORT_AUTO;
+        if (t->settings->has_transport) {
+            options.transport = t->settings->transport;
         }
         options.tuning[0] = 0; /* which may be the one to be replaced */
         options.algorithm = RF_ALGORITHM_AUTO;

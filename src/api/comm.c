@@ -101,7 +101,9 @@ static int finish(struct rf_comm *comm, struct rf__op *op, int64_t now, int time
                   int64_t *busy_ns) {
     int rc = 0;
 
-    if (!rf__engine_rush(comm->engine, op, now)) {
+    if (rf__engine_rush(comm->engine, op, now)) {
+        note_alive(comm, now);
+    } else {
         int64_t deadline = timeout_ms < 0 ? RF__NEVER : rf__now() + timeout_ms * RF__MS;
         note_alive(comm, RF__NEVER); /* who waits here does not stand still */
         rc = rf__engine_drive(comm->engine, op_done, op, deadline);

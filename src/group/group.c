@@ -4,7 +4,6 @@
 #include "base/assert.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "coll/fold.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +12,6 @@
 enum {
     LEAVE_MS = 1000,
     SUSPICION_MS = 1000,
-    BY_HOSTS_FROM = 8 << 10,
     TIMED_BYTES = 4096,
     RUSH_WITHIN_US = 1000,
 };
@@ -64,14 +62,10 @@ static void give_back(struct rf__group *group, struct rf__op *op) {
     group->free_ops = op;
 }
 
-static size_t call_bytes(const struct rf__op *op) {
-    return op->params.call.count * rf_type_size(op->params.call.type);
-}
-
 void rf__op_finish(struct rf__group *group, struct rf__op *op, int result) {
     op->state = RF__OP_DONE;
     op->result = result;
-    op->ended = group->options.clock && call_bytes(op) > TIMED_BYTES
+    op->ended = group->options.clock && rf__op_bytes(op) > TIMED_BYTES
                     ? group->options.clock->now(group->options.clock)
                     : group->now;
     if (op->released) {
@@ -371,42 +365,12 @@ static bool serve_links(struct rf__group *group) {
     return moved;
 }
 
-static enum rf_link link_of(const struct rf__group *group) {
-    return group->shared.usable ? RF_LINK_SHM : RF_LINK_TCP;
-}
-
-/* Inside the hosts first, then between them. Half precision would be rounded at every host. */
-static bool can_go_by_hosts(const struct rf__group *group, const struct rf_call *call) {
-    return group->hosts.usable && call->coll == RF_COLL_ALLREDUCE &&
-           rf__acc_type(call->type) == call->type;
-}
-
-/* By the table. SHARED is what a group with shared memory does by itself. That a group of several
- * hosts goes by hosts, where that is worth more than one message less, is no rule of the library's
- * own table, which knows nothing of hosts; rules of another table come first. */
-static void choose(struct rf__group *group, struct rf__op *op) {
-    const struct rf_call *call = &op->params.call;
-    size_t bytes = call_bytes(op);
-    struct rf__choice choice =
-        rf__choose(group->options.tuning, link_of(group), call->coll, group->size, bytes);
-    bool by_hosts = can_go_by_hosts(group, call);
-
-    if (choice.algorithm == RF_ALGORITHM_HIERARCHICAL && !by_hosts) {
-        choice = rf__choose(NULL, link_of(group), call->coll, group->size, bytes);
-    } else if (choice.is_default && by_hosts && bytes > BY_HOSTS_FROM) {
-        choice.algorithm = RF_ALGORITHM_HIERARCHICAL;
-    }
-    if (choice.algorithm != RF_ALGORITHM_SHARED) {
-        op->algorithm = choice.algorithm;
-    }
-}
-
 static int begin_call(struct rf__group *group, struct rf__op *op) {
     op->state = RF__OP_RUNNING;
     op->begun = group->now;
     bool is_plain = group->shared.usable && !group->options.tuning; /* SHARED, as said above */
     if (op->algorithm == RF_ALGORITHM_AUTO && !is_plain) {
-        choose(group, op);
+        rf__choice_make(group, op);
     }
     group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL;
     if (group->shared.usable || group->hosts.runs) {
@@ -414,29 +378,6 @@ static int begin_call(struct rf__group *group, struct rf__op *op) {
         return 0;
     }
     return rf__exec_begin(group, op);
-}
-
-/* A call is complete: what was chosen for it, and why, told once for each size. */
-static void tell_choice(struct rf__group *group, const struct rf__op *op) {
-    const struct rf_call *call = &op->params.call;
-    size_t bytes = call_bytes(op);
-    unsigned bit = 0;
-    char line[512];
-
-    for (size_t left = bytes; left && bit < 63; left >>= 1) {
-        bit++;
-    }
-    if (group->told_size != group->size) {
-        memset(group->told, 0, sizeof group->told);
-        group->told_size = group->size;
-    }
-    if (!(group->told[call->coll] >> bit & 1)) {
-        group->told[call->coll] |= UINT64_C(1) << bit;
-        rf__choice_text(line, sizeof line, group->options.tuning, group->options.tuning_name,
-                        link_of(group), call->coll, group->size, bytes, call->algorithm,
-                        op->algorithm);
-        group->options.choice(group->options.choice_context, line);
-    }
 }
 
 /* The collectives in line, one after the other. */
@@ -455,7 +396,7 @@ static bool run_calls(struct rf__group *group) {
         }
         group->last_algorithm = op->algorithm;
         if (group->options.choice) {
-            tell_choice(group, op);
+            rf__choice_tell(group, op);
         }
         (void)rf__queue_pop(&group->calls);
         rf__op_finish(group, op, 0);
@@ -474,6 +415,8 @@ bool rf__group_rush(struct rf__group *group, const struct rf__op *op, int64_t no
     if (!group->shared.usable || now - group->stepped > RUSH_WITHIN_US * 1000) {
         return false;
     }
+    group->now =
+        now > group->now ? now : group->now; /* the times of operations are taken from it */
     for (int k = 0; k < looks && group->state == RF__GROUP_RUNNING; k++) {
         bool moved = run_calls(group);
         if (op->state == RF__OP_DONE) {

@@ -2,6 +2,7 @@
  * includes this.
  *
  *     group.c    life of a group, the step, revoking, submitting
+ *     choice.c   which algorithm a call takes
  *     form.c     a fixed group: meeting the others through the store
  *     elastic.c  an elastic group: the membership machine, its store and its links
  *     link.c     frames on a peer's stream, both ways; beats
@@ -38,6 +39,11 @@ struct rf__op {
 struct rf__op_queue {
     struct rf__op *head, *tail;
 };
+
+/* As rf__choose and the tables count them. */
+static inline size_t rf__op_bytes(const struct rf__op *op) {
+    return op->params.call.count * rf_type_size(op->params.call.type);
+}
 
 /* What is being written to a peer: one frame at a time, because its bytes must not be mixed with
  * another's. STUCK: the group was revoked within a data frame, whose bytes are the caller's again;
@@ -320,6 +326,10 @@ void rf__queue_push(struct rf__op_queue *queue, struct rf__op *op);
 /* "allreduce sum of 100 f32", for people. */
 void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type,
                    enum rf_redop redop, uint64_t count, int root, enum rf_algorithm algorithm);
+
+/* choice.c: for a call whose algorithm is AUTO; and, once for each size, to who wants to know. */
+void rf__choice_make(struct rf__group *group, struct rf__op *op);
+void rf__choice_tell(struct rf__group *group, const struct rf__op *op);
 
 /* form.c: 1 if anything moved; errors revoke the group. */
 int rf__form_start(struct rf__group *group, struct rf_error *err);

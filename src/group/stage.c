@@ -250,9 +250,10 @@ static int reached(struct rf__group *group, enum counter counter, uint64_t want,
                                  memory_order_acquire) < want) {
             return group->peers[rank].gone
                        ? rf__group_fail(group, RF_ELOST, rank,
-                                        "rank %d has left, and rank %d waits for its part of a "
-                                        "call",
-                                        rank, group->rank)
+                                        "rank %d has left, and rank %d waits for its part of call "
+                                        "%llu",
+                                        rank, group->rank,
+                                        (unsigned long long)group->calls.head->seq)
                        : 0;
         }
     }
