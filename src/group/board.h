@@ -114,7 +114,9 @@ void rf__hosts_begin(struct rf__group *group);
 /* nodes.c, of the same shape as stage.c: after all have posted, and all have a stage. */
 int rf__nodes_begin(struct rf__group *group, const struct rf__op *op);
 int rf__nodes_run(struct rf__group *group, const struct rf__op *op, bool *moved);
-/* Whether an allreduce of so many bytes takes that way by itself. */
-bool rf__nodes_pay(const struct rf__group *group, size_t bytes);
+/* Whether an allreduce takes that way by itself; and how often its buffer goes between nodes then.
+ */
+bool rf__nodes_pay(const struct rf__group *group, const struct rf_call *call);
+double rf__nodes_share(const struct rf__group *group, enum rf_type type);
 
 #endif

@@ -46,15 +46,15 @@ void rf__choice_make(struct rf__group *group, struct rf__op *op) {
 bool rf__choice_is_by_nodes(const struct rf__group *group, const struct rf__op *op) {
     return group->nodes.usable && op->params.call.coll == RF_COLL_ALLREDUCE &&
            (op->algorithm == RF_ALGORITHM_HIERARCHICAL ||
-            (op->algorithm == RF_ALGORITHM_AUTO && rf__nodes_pay(group, rf__op_bytes(op))));
+            (op->algorithm == RF_ALGORITHM_AUTO && rf__nodes_pay(group, &op->params.call)));
 }
 
 /* Of nodes: what comes of it. */
-static void nodes_text(const struct rf__group *group, char *out, size_t room) {
+static void nodes_text(const struct rf__group *group, enum rf_type type, char *out, size_t room) {
     const struct rf__nodes *nodes = &group->nodes;
 
     snprintf(out, room, "%d NUMA nodes: %.3g times the buffer goes between them, not %.3g times",
-             nodes->nodes, 2.0 * (nodes->count - 1), 2 * nodes->far);
+             nodes->nodes, rf__nodes_share(group, type), 2 * nodes->far);
 }
 
 /* A call is complete: what was chosen for it, and why, told once for each size. */
@@ -74,7 +74,7 @@ void rf__choice_tell(struct rf__group *group, const struct rf__op *op) {
     if (!(group->told[call->coll] >> bit & 1)) {
         group->told[call->coll] |= UINT64_C(1) << bit;
         if (group->nodes.usable) {
-            nodes_text(group, levels, sizeof levels);
+            nodes_text(group, call->type, levels, sizeof levels);
         }
         rf__choice_text(line, sizeof line, group->options.tuning, group->options.tuning_name,
                         link_of(group), call->coll, group->size, bytes, call->algorithm,

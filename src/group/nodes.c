@@ -487,14 +487,21 @@ void rf__nodes_check(struct rf__group *group) {
     nodes->usable = nodes->nodes > 1;
 }
 
-/* By the bytes that go from one node to another on the way to the sum (those of the result go the
- * same ways): flat, each rank reads its slice of the buffers of all others, of n ranks m in a node
- * n - (the sum of m m) / n buffers in all; here a buffer between each two teams. Besides, while the
- * first pieces come to the last team, and the last results to the first, other ways stand idle. */
-bool rf__nodes_pay(const struct rf__group *group, size_t bytes) {
-    const struct rf__nodes *nodes = &group->nodes;
-    double ways = nodes->count - 1, idle = 2 * ways * ways * PIECE_BYTES;
+/* By the bytes that go from one node to another, partial sums and results. Flat, each rank reads
+ * its slice of the buffers of all others, and writes to as many: of n ranks, m in a node, n - (the
+ * sum of m m) / n buffers each way. Here it is a buffer between each two teams, one of the
+ * accumulator's type on the way in. Besides, while the first pieces come to the last team, and the
+ * last results to the first, other ways stand idle. */
+double rf__nodes_share(const struct rf__group *group, enum rf_type type) {
+    double wide = (double)rf_type_size(rf__acc_type(type)) / (double)rf_type_size(type);
+    return (group->nodes.count - 1) * (wide + 1);
+}
 
-    return nodes->usable && bytes >= 2 * (size_t)PIECE_BYTES &&
-           nodes->far * (double)bytes > ways * (double)bytes + idle;
+bool rf__nodes_pay(const struct rf__group *group, const struct rf_call *call) {
+    const struct rf__nodes *nodes = &group->nodes;
+    double bytes = (double)call->count * (double)rf_type_size(call->type);
+    double ways = nodes->count - 1, idle = 4 * ways * ways * PIECE_BYTES;
+
+    return nodes->usable && bytes >= 2 * PIECE_BYTES &&
+           2 * nodes->far * bytes > rf__nodes_share(group, call->type) * bytes + idle;
 }

@@ -380,24 +380,33 @@ static void large_ones_go_by_nodes_where_that_pays(void **state) {
         const char *nodes;
         size_t bytes;
         enum rf_algorithm used;
+        enum rf_type type;
     } cases[] = {
-        {"00001111", 512 << 10, RF_ALGORITHM_HIERARCHICAL}, /* 4 times less, from 2 pieces on */
-        {"00001111", (512 << 10) - 4, RF_ALGORITHM_SHARED},
-        {"0011", 512 << 10, RF_ALGORITHM_SHARED}, /* 2 times less */
-        {"0011", (512 << 10) + 4, RF_ALGORITHM_HIERARCHICAL},
-        {"001122", 1 << 20, RF_ALGORITHM_SHARED}, /* 4 buffers against 2, and 8 pieces idle */
-        {"001122", (1 << 20) + 4, RF_ALGORITHM_HIERARCHICAL},
-        {"01", 8 << 20, RF_ALGORITHM_SHARED},     /* nothing is saved */
-        {"010101", 8 << 20, RF_ALGORITHM_SHARED}, /* no neighbours in one node */
-        {"0000", 8 << 20, RF_ALGORITHM_SHARED},
-        {"00-11", 8 << 20, RF_ALGORITHM_SHARED}, /* one is anywhere */
-        {"----", 8 << 20, RF_ALGORITHM_SHARED},
+        {"00001111", 512 << 10, RF_ALGORITHM_HIERARCHICAL,
+         RF_F32}, /* 4 times less, from 2 pieces on */
+        {"00001111", (512 << 10) - 4, RF_ALGORITHM_SHARED, RF_F32},
+        {"0011", 512 << 10, RF_ALGORITHM_SHARED, RF_F32}, /* 2 times less */
+        {"0011", (512 << 10) + 4, RF_ALGORITHM_HIERARCHICAL, RF_F32},
+        {"001122", 1 << 20, RF_ALGORITHM_SHARED,
+         RF_F32}, /* 4 buffers against 2, and 8 pieces idle */
+        {"001122", (1 << 20) + 4, RF_ALGORITHM_HIERARCHICAL, RF_F32},
+        {"001", 1 << 20, RF_ALGORITHM_SHARED, RF_F32}, /* 8/3 buffers in all against 2 */
+        {"001", 2 << 20, RF_ALGORITHM_HIERARCHICAL, RF_F32},
+        {"001", 8 << 20, RF_ALGORITHM_SHARED, RF_BF16}, /* 8/3 against 3 */
+        {"0011", 2 << 20, RF_ALGORITHM_HIERARCHICAL, RF_F16},
+        {"01", 8 << 20, RF_ALGORITHM_SHARED, RF_F32},     /* nothing is saved */
+        {"010101", 8 << 20, RF_ALGORITHM_SHARED, RF_F32}, /* no neighbours in one node */
+        {"0000", 8 << 20, RF_ALGORITHM_SHARED, RF_F32},
+        {"00-11", 8 << 20, RF_ALGORITHM_SHARED, RF_F32}, /* one is anywhere */
+        {"----", 8 << 20, RF_ALGORITHM_SHARED, RF_F32},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cluster c;
         struct buffer b[FAKE_MAX] = {0};
-        struct rf_call call = {.coll = RF_COLL_ALLREDUCE, .count = cases[i].bytes / 4};
+        struct rf_call call = {.coll = RF_COLL_ALLREDUCE,
+                               .type = cases[i].type,
+                               .count = cases[i].bytes / rf_type_size(cases[i].type)};
         open_nodes(&c, cases[i].nodes, i);
         make_buffers(&c, b, &call, i % 2 ? HEAP : ORDINARY, i);
         run_call(&c, b, &call, RF_ALGORITHM_AUTO);
