@@ -69,7 +69,7 @@ enum figure {
 static const char *const figure_names[FIGURES] = {
     [WALL] = "wall",
     [CPU] = "cpu",
-    [COMPUTE] = "compute",
+    [COMPUTE] = "computed",
     [EXPOSED] = "exposed",
     [HIDDEN] = "hidden",
     [BEGIN_CPU] = "begin_cpu",
@@ -83,7 +83,6 @@ static const char *const figure_names[FIGURES] = {
 static struct rf_comm *comm;
 static struct rf_ddp *ddp;
 static int rank, size;
-static bool adds; /* gradients are added to zeros, instead of written */
 static size_t count[MOST_TENSORS];
 static float *param[MOST_TENSORS];
 static int tensors;
@@ -183,12 +182,6 @@ static void write_gradient(float *to, int tensor, uint64_t step, bool fresh) {
     }
 }
 
-/* Where a gradient goes: what the library zeroes of it is a part of what it costs. */
-static float *place_of(int tensor, bool *fresh) {
-    *fresh = false;
-    return adds ? rf_ddp_grad(ddp, tensor) : rf_ddp_grad_fresh(ddp, tensor, fresh);
-}
-
 static void keep_busy(double until) {
     while (seconds(CLOCK_THREAD_CPUTIME_ID) < until) {
     }
@@ -210,7 +203,7 @@ static double take_step(double compute_s, int round) {
         rf_ddp_shard_samples(ddp, SAMPLES);
         for (int i = tensors - 1; i >= 0; i--) {
             bool fresh;
-            float *gradient = place_of(i, &fresh);
+            float *gradient = rf_ddp_grad_fresh(ddp, i, &fresh);
             double from = seconds(CLOCK_THREAD_CPUTIME_ID);
             write_gradient(gradient, i, step.step, fresh);
             keep_busy(from + compute_s * (double)count[i] / FLOATS);

@@ -78,11 +78,15 @@ GOALS = [
 ]
 
 
+def told(size):
+    return size if isinstance(size, str) else figures.human(size)
+
+
 @dataclass
 class Verdict:
     goal: Goal
     checked: int  # rows
-    misses: list  # (contest's name, size as it is told, figure)
+    misses: list  # (contest's name, size in bytes or what else a row is of, figure)
 
     @property
     def met(self):
@@ -95,7 +99,7 @@ class Verdict:
             return f"{self.goal}: met, {self.checked} of {self.checked}"
         places = {}
         for name, size, figure in self.misses:
-            places.setdefault(name, []).append(f"{size} ({figure:.3g})")
+            places.setdefault(name, []).append(f"{told(size)} ({figure:.3g})")
         where = "; ".join(f"{name}: {', '.join(sizes)}" for name, sizes in places.items())
         return f"{self.goal}: MISSED by {len(self.misses)} of {self.checked}: {where}"
 
@@ -114,7 +118,7 @@ def judge(goal, contests):
                 continue
             checked += 1
             if not goal.reached(figure):
-                misses.append((figures.name_of(contest), figures.human(row.size), figure))
+                misses.append((figures.name_of(contest), row.size, figure))
     return Verdict(goal, checked, misses)
 
 
