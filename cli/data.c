@@ -37,7 +37,7 @@ struct settings {
     enum action action;
     struct rf_data_options options;
     struct rf_data_tokens_options tokens;
-    const char *folder;       /* of tokens */
+    const char *folder;        /* of tokens */
     const char *tokens_option; /* one that was given and is for tokens alone */
     bool json, retries_given;
     char **files; /* argp's own */

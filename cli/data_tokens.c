@@ -99,8 +99,7 @@ int data_tokens_make(const char *const *texts, size_t count, const char *folder,
         part_print(folder, "train.bin", &made.train);
         part_print(folder, "val.bin", &made.validation);
         printf("%s/tokenizer.json: %s, a vocabulary of %s, %d bits a token\n", folder,
-               options->tokenizer, format_count(vocabulary, made.vocabulary),
-               8 * made.token_bytes);
+               options->tokenizer, format_count(vocabulary, made.vocabulary), 8 * made.token_bytes);
     }
     return RF_OK;
 }

@@ -27,8 +27,7 @@ static int options_check(const struct rf_data_tokens_options *options, size_t co
         return rf__fail(err, RF_EINVAL, 0, "the tokenizer %s takes no ranks", options->tokenizer);
     }
     if (!isfinite(options->validation) || options->validation < 0 || options->validation >= 1) {
-        return rf__fail(err, RF_EINVAL, 0,
-                        "a validation share of %g, expected 0 to less than 1",
+        return rf__fail(err, RF_EINVAL, 0, "a validation share of %g, expected 0 to less than 1",
                         options->validation);
     }
     if (!count || !folder || !*folder) {
@@ -70,11 +69,10 @@ int rf_data_tokens(const char *const *texts, size_t count, const char *folder,
     io.beside->ops->destroy(io.beside);
     if (!code) {
         const struct rf__tokenized_part *t = &made.train, *v = &made.validation;
-        *out = (struct rf_data_tokens){
-            .vocabulary = made.vocabulary,
-            .token_bytes = made.width,
-            .train = {t->tokens, t->text_bytes, t->file_bytes},
-            .validation = {v->tokens, v->text_bytes, v->file_bytes}};
+        *out = (struct rf_data_tokens){.vocabulary = made.vocabulary,
+                                       .token_bytes = made.width,
+                                       .train = {t->tokens, t->text_bytes, t->file_bytes},
+                                       .validation = {v->tokens, v->text_bytes, v->file_bytes}};
     } else if (is_new) {
         (void)rmdir(folder); /* the one that was made for it, where it is empty again */
     }

@@ -36,9 +36,9 @@ int rf__pieces_create(struct rf__pieces **out, struct rf_error *err) {
     if (!pieces) {
         goto no_memory;
     }
-    pieces->code = pcre2_compile((PCRE2_SPTR)PATTERN, sizeof PATTERN - 1,
-                                 PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, &problem, &at,
-                                 NULL);
+    pieces->code =
+        pcre2_compile((PCRE2_SPTR)PATTERN, sizeof PATTERN - 1,
+                      PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, &problem, &at, NULL);
     RF_ASSERT(pieces->code || problem == PCRE2_ERROR_HEAP_FAILED);
     if (!pieces->code) {
         goto no_memory;
@@ -103,6 +103,7 @@ int rf__pieces_split(struct rf__pieces *pieces, const unsigned char *text, size_
                      int (*each)(void *context, const unsigned char *piece, size_t count,
                                  struct rf_error *err),
                      void *context, struct rf_error *err) {
+    uint32_t point;
     int code = RF_OK;
 
     *used = 0;
@@ -128,9 +129,9 @@ int rf__pieces_split(struct rf__pieces *pieces, const unsigned char *text, size_
         if (!length) {
             break;
         }
-        if (!is_last && length == left - valid) {
-            /* A run of them may go on; what of it is a piece must not depend on where it is cut. */
-            break;
+        size_t behind = left - valid - length;
+        if (!is_last && rf__utf8_next(run + valid + length, behind, &point) == RF__UTF8_CUT) {
+            break; /* it may go on, and a piece must not depend on how the text comes */
         }
         code = each(context, run + valid, length, err);
         *used += length;

@@ -49,8 +49,8 @@ struct work {
 
 /* --- reading texts ---------------------------------------------------------------------------- */
 
-static int cut_find(struct rf__blobs *files, struct rf__blob *blob, double share,
-                    struct text *text, struct rf_error *err) {
+static int cut_find(struct rf__blobs *files, struct rf__blob *blob, double share, struct text *text,
+                    struct rf_error *err) {
     unsigned char around[RF__UTF8_MAX - 1];
 
     text->cut = (uint64_t)((double)text->bytes * (1 - share));
@@ -299,8 +299,7 @@ static int part_encode(struct work *w, int part, sinker *sink, void *context,
     return code;
 }
 
-static int tokens_count(void *context, const uint32_t *tokens, size_t count,
-                        struct rf_error *err) {
+static int tokens_count(void *context, const uint32_t *tokens, size_t count, struct rf_error *err) {
     (void)tokens;
     (void)err;
     *(uint64_t *)context += count;
@@ -578,7 +577,8 @@ int rf__tokenize(const struct rf__tokenize *tokenize, struct rf__tokenized *out,
     int code = RF_OK;
 
     RF_ASSERT(tokenize->count && tokenize->io->beside && tokenize->validation >= 0 &&
-              tokenize->validation < 1 && (tokenize->ranks || tokenize->kind != RF__TOKENIZER_GPT2));
+              tokenize->validation < 1 &&
+              (tokenize->ranks || tokenize->kind != RF__TOKENIZER_GPT2));
     w.texts = rf__alloc(tokenize->count, sizeof *w.texts);
     w.buffer = rf__alloc(READ_BYTES, 1);
     if (!w.texts || !w.buffer) {
@@ -604,6 +604,7 @@ int rf__tokenize(const struct rf__tokenize *tokenize, struct rf__tokenized *out,
         }
         *out = (struct rf__tokenized){rf__tokenizer_vocabulary(w.tokenizer), w.width, parts[TRAIN],
                                       parts[TEST]};
+        rf__error_clear(err); /* of what was looked for on the way */
     } else {
         outputs_drop(&w);
     }

@@ -148,8 +148,7 @@ int rf__tokenizer_described(const unsigned char *json, size_t count, const char 
     json_int_t most = RF__BPE_TOKENS + 1;
     int code = RF_OK;
 
-    json_t *object =
-        count > JSON_BYTES ? NULL : json_loadb((const char *)json, count, 0, &problem);
+    json_t *object = count > JSON_BYTES ? NULL : json_loadb((const char *)json, count, 0, &problem);
     const char *kind = json_string_value(json_object_get(object, "tokenizer"));
     json_int_t vocabulary = json_integer_value(json_object_get(object, "vocabulary"));
     if (!json_is_object(object)) {

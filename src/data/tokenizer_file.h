@@ -6,10 +6,10 @@
 #include "data/tokenizer.h"
 #include "io/blob.h"
 
-#define RF__TOKENIZER_FILE "tokenizer.json"
+#define RF__TOKENIZER_FILE  "tokenizer.json"
 #define RF__TOKENIZER_RANKS "tokenizer.tiktoken"
-#define RF__TOKENS_TRAIN "train.bin"
-#define RF__TOKENS_TEST "val.bin"
+#define RF__TOKENS_TRAIN    "train.bin"
+#define RF__TOKENS_TEST     "val.bin"
 
 /* A file that is read whole, at most `most` bytes: *bytes is given back by rf__free. RF_ELIMIT
  * where it is larger. */

@@ -21,8 +21,7 @@ static void there_and_back(const struct rf__tokenizer *tokenizer, const uint8_t 
 
     int code = rf__tokenizer_encode(tokenizer, text, count, &tokens, &got, NULL);
     if (code) {
-        RF_ASSERT(code == RF_EDATA &&
-                  rf__tokenizer_kind(tokenizer) == RF__TOKENIZER_CHARS);
+        RF_ASSERT(code == RF_EDATA && rf__tokenizer_kind(tokenizer) == RF__TOKENIZER_CHARS);
         return;
     }
     for (size_t i = 0; i < got; i++) {
@@ -47,8 +46,7 @@ static void read_aloud(const struct rf__tokenizer *tokenizer, const uint8_t *tex
     for (size_t i = 0; i <= got; i++) {
         size_t put = i < got ? rf__tokenizer_decode(tokenizer, &decoder, tokens[i], out)
                              : rf__tokenizer_decode_end(&decoder, out);
-        RF_ASSERT(put <= sizeof out &&
-                  rf__utf8_valid((const unsigned char *)out, put) == put);
+        RF_ASSERT(put <= sizeof out && rf__utf8_valid((const unsigned char *)out, put) == put);
         RF_ASSERT(!is_valid || (put <= count - at && !memcmp(text + at, out, put)));
         at += is_valid ? put : 0;
     }
@@ -87,8 +85,8 @@ static void as_description(const uint8_t *bytes, size_t count) {
     if (rf__tokenizer_described(bytes, count, "fuzzed", &described, NULL)) {
         return;
     }
-    RF_ASSERT(described.vocabulary && (described.kind == RF__TOKENIZER_CHARS) ==
-                                          (described.points != NULL));
+    RF_ASSERT(described.vocabulary &&
+              (described.kind == RF__TOKENIZER_CHARS) == (described.points != NULL));
     if (described.points &&
         !rf__tokenizer_chars(described.points, described.vocabulary, &tokenizer, NULL)) {
         there_and_back(tokenizer, bytes, count);

@@ -40,9 +40,10 @@ static inline void ranks_begin(struct small_ranks *ranks) {
 /* A few words' merges, as one of English texts has them. */
 static inline void ranks_words(struct small_ranks *ranks) {
     static const char *const words[] = {
-        " t", "he", " the", "in", "er", "re", " a", "on", "an", "nd", " and", "ing", "\xC3\xA9",
-        "ll", "'ll", "'s",  "  ", "   ", "    ", "lo", "low", " low", "lower", "es", "est", "new",
-        " newest", "\xE2\x82", "\xE2\x82\xAC", "12", "!!", "\n\n", "of", " of", "is", " is"};
+        " t",       "he",           " the", "in",       "er",    "re",  " a",  "on",  "an",
+        "nd",       " and",         "ing",  "\xC3\xA9", "ll",    "'ll", "'s",  "  ",  "   ",
+        "    ",     "lo",           "low",  " low",     "lower", "es",  "est", "new", " newest",
+        "\xE2\x82", "\xE2\x82\xAC", "12",   "!!",       "\n\n",  "of",  " of", "is",  " is"};
 
     ranks_begin(ranks);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
