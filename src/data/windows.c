@@ -68,6 +68,15 @@ static int part_open(const struct rf__data_io *io, const char *folder, const cha
     return RF_OK;
 }
 
+/* A file that is gone has left its index. */
+static bool has_index(const struct rf__data_io *io, const char *name) {
+    struct rf__index index = {0};
+
+    int code = rf__index_find(io, name, &index, NULL, NULL);
+    rf__index_free(&index);
+    return !code;
+}
+
 int rf__dataset_read_tokens(const struct rf__data_io *io, const char *folder, uint32_t context,
                             struct rf__dataset *out, struct rf_error *err) {
     struct rf__dataset dataset = {.context = context};
@@ -83,7 +92,7 @@ int rf__dataset_read_tokens(const struct rf__data_io *io, const char *folder, ui
         goto out;
     }
     code = part_open(io, folder, RF__TOKENS_TEST, context, tokenizer, &dataset.test, err);
-    if (code == RF_ENOTFOUND) { /* made without one */
+    if (code == RF_ENOTFOUND && !has_index(io, RF__TOKENS_TEST)) { /* made without one */
         code = RF_OK;
     }
     if (!code) {

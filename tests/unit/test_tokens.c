@@ -389,6 +389,9 @@ static void folders_that_do_not_fit_are_refused(void **state) {
     publish();
     assert_int_equal(rf__dataset_read_tokens(&io, "/out", 1 << 18, &set, &err), RF_EDATA);
     assert_non_null(strstr(err.text, "expected more than a window of 262144"));
+    memory_remove(&texts, "/out/val.bin"); /* not made without one, but lost */
+    assert_int_equal(rf__dataset_read_tokens(&io, "/out", CONTEXT, &set, &err), RF_ENOTFOUND);
+    assert_non_null(strstr(err.text, "/out/val.bin"));
     static const char other[] = "{\"version\":1,\"tokenizer\":\"bytes\",\"vocabulary\":256}";
     memory_put(&texts, "/out/tokenizer.json", other, sizeof other - 1);
     assert_int_equal(rf__dataset_read_tokens(&io, "/out", CONTEXT, &set, &err), RF_EDATA);
