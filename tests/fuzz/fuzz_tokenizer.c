@@ -56,17 +56,17 @@ static void read_aloud(const struct rf__tokenizer *tokenizer, const uint8_t *tex
 
 static void as_text(const uint8_t *bytes, size_t count) {
     static struct small_ranks ranks;
-    struct rf__tokenizer *gpt2 = NULL, *plain = NULL;
+    static struct rf__tokenizer *gpt2, *plain; /* made once: they do not change */
 
-    ranks_words(&ranks);
-    RF_ASSERT(!rf__tokenizer_gpt2(ranks.text, ranks.count, "ranks", &gpt2, NULL) &&
-              !rf__tokenizer_bytes(&plain, NULL));
+    if (!gpt2) {
+        ranks_words(&ranks);
+        RF_ASSERT(!rf__tokenizer_gpt2(ranks.text, ranks.count, "ranks", &gpt2, NULL) &&
+                  !rf__tokenizer_bytes(&plain, NULL));
+    }
     there_and_back(gpt2, bytes, count);
     there_and_back(plain, bytes, count);
     read_aloud(gpt2, bytes, count);
     read_aloud(plain, bytes, count);
-    rf__tokenizer_destroy(gpt2);
-    rf__tokenizer_destroy(plain);
 }
 
 static void as_ranks(const uint8_t *bytes, size_t count) {
