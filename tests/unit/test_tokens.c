@@ -244,6 +244,34 @@ static void the_files_say_what_they_are(void **state) {
     assert_memory_equal(memory_find(&beside, "tokenizer.tiktoken")->bytes, small.text, small.count);
 }
 
+/* Counts beyond 32 bits: their upper half stands where others leave zeros, and is believed. */
+static void headers_count_beyond_32_bits(void **state) {
+    (void)state;
+    static const unsigned char expected[40] = {0x88, 0xD8, 0x34, 0x01, 1,    0, 0, 0, 0x05, 0, 0, 0,
+                                               0x00, 0x01, 0,    0,    1,    0, 0, 0, 0,    0, 0, 0,
+                                               0x62, 0x79, 0x74, 0x65, 0x73, 0, 0, 0, 0,    0, 0, 0,
+                                               0,    0,    0,    0};
+    unsigned char header[RF__TOKENS_HEADER + 10] = {0};
+    struct rf__tokens tokens;
+    struct rf_error err;
+    rf__tokens_header(2, (1ull << 32) + 5, 256, "bytes", header);
+    assert_memory_equal(header, expected, sizeof expected);
+    for (size_t i = sizeof expected; i < sizeof header; i++) {
+        assert_int_equal(header[i], 0);
+    }
+    memory_put(&texts, "/out/train.bin", header, sizeof header); /* it has but five of them */
+    assert_int_equal(rf__tokens_open(&io, "/out/train.bin", "train.bin", 2, 2, 0, &tokens, &err),
+                     RF_EDATA);
+    assert_non_null(strstr(err.text, "expected 8,589,935,626 for the 4,294,967,301 tokens"));
+    header[16] = 0;
+    memory_put(&texts, "/out/train.bin", header, sizeof header);
+    memory_remove(&beside, "train.bin.rfindex");
+    assert_int_equal(rf__tokens_open(&io, "/out/train.bin", "train.bin", 2, 2, 0, &tokens, &err),
+                     0);
+    assert_int_equal(tokens.count, 5);
+    rf__tokens_close(&tokens);
+}
+
 /* More characters than 16 bits hold. */
 static void large_vocabularies_take_32_bits(void **state) {
     (void)state;
@@ -549,6 +577,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(windows_are_the_text),
         CASE(the_files_say_what_they_are),
+        CASE(headers_count_beyond_32_bits),
         CASE(large_vocabularies_take_32_bits),
         CASE(texts_follow_each_other),
         CASE(windows_in_damaged_blocks_cannot_be_used),
