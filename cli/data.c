@@ -1,12 +1,15 @@
-/* ringfold data: makes the integrity indices of data files, and holds files against them.
+/* ringfold data: makes the integrity indices of data files, holds files against them, and makes
+ * tokens of texts.
  *
  *     ringfold data index [--force] FILE…
  *     ringfold data check [--retries N] FILE…
+ *     ringfold data tokens [--tokenizer chars|bytes|gpt2] TEXT… -o FOLDER
  *
  * One line a file, and for a damaged one a line a bad block; or JSON lines. A file that fails does
  * not keep the others from their turn; the first failure is the report. */
 #include "commands.h"
 #include "data_env.h"
+#include "data_tokens.h"
 #include "format.h"
 #include "report.h"
 
@@ -18,30 +21,99 @@
 #include <string.h>
 #include <sysexits.h>
 
-enum { KEY_FORCE = 1000, KEY_RETRIES, KEY_JSON, RETRIES_MOST = 100 };
+enum {
+    KEY_FORCE = 1000,
+    KEY_RETRIES,
+    KEY_JSON,
+    KEY_TOKENIZER,
+    KEY_RANKS,
+    KEY_VALIDATION,
+    RETRIES_MOST = 100
+};
+
+enum action { NONE, INDEX, CHECK, TOKENS };
 
 struct settings {
+    enum action action;
     struct rf_data_options options;
-    bool is_check, action_given, json, retries_given;
+    struct rf_data_tokens_options tokens;
+    const char *folder;        /* of tokens */
+    const char *tokens_option; /* one that was given and is for tokens alone */
+    bool json, retries_given;
     char **files; /* argp's own */
     int count;
 };
 
 static const struct argp_option flags[] = {
-    {"force", KEY_FORCE, NULL, 0, "index: make it anew, in place of the one that is there", 0},
+    {"force", KEY_FORCE, NULL, 0, "index, tokens: make it anew, in place of what is there", 0},
     {"retries", KEY_RETRIES, "N", 0, "check: read a bad block again up to N times (0)", 0},
+    {"tokenizer", KEY_TOKENIZER, "NAME", 0, "tokens: chars (the default), bytes or gpt2", 0},
+    {"ranks", KEY_RANKS, "FILE", 0, "tokens: the .tiktoken file of gpt2", 0},
+    {"validation", KEY_VALIDATION, "SHARE", 0,
+     "tokens: the last part of each text that is for validation (0.1, also 10%)", 0},
+    {"output", 'o', "FOLDER", 0, "tokens: where they go", 0},
     {"json", KEY_JSON, NULL, 0, "Results as JSON lines", 0},
     {0},
 };
 
 static void take_word(struct settings *settings, char **word, struct argp_state *state) {
-    if (settings->action_given) {
+    static const char *const names[] = {[INDEX] = "index", [CHECK] = "check", [TOKENS] = "tokens"};
+
+    if (settings->action) {
         settings->files[settings->count++] = *word;
-    } else if (!strcmp(*word, "index") || !strcmp(*word, "check")) {
-        settings->action_given = true;
-        settings->is_check = (*word)[0] == 'c';
-    } else {
-        argp_error(state, "'%s' is none of index, check", *word);
+        return;
+    }
+    for (enum action a = INDEX; a <= TOKENS; a++) {
+        if (!strcmp(*word, names[a])) {
+            settings->action = a;
+            return;
+        }
+    }
+    argp_error(state, "'%s' is none of index, check, tokens", *word);
+}
+
+/* "0.1" or "10%". */
+static int parse_share(const char *text, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || !(value >= 0)) {
+        return RF_EINVAL;
+    }
+    if (*end == '%') {
+        value /= 100;
+        end++;
+    }
+    if (*end || !(value < 1)) {
+        return RF_EINVAL;
+    }
+    *out = value;
+    return RF_OK;
+}
+
+/* Options that one action does not know are usage errors: they would be ignored in silence. */
+static void check_usage(const struct settings *settings, struct argp_state *state) {
+    bool is_gpt2 = !strcmp(settings->tokens.tokenizer, "gpt2");
+
+    if (!settings->action) {
+        argp_error(state, "what is to be done? 'index', 'check' or 'tokens'");
+    } else if (!settings->count) {
+        argp_error(state, "%s",
+                   settings->action == TOKENS  ? "tokens needs a text"
+                   : settings->action == CHECK ? "check needs a file"
+                                               : "index needs a file");
+    } else if (settings->action == CHECK && settings->options.force) {
+        argp_error(state, "--force is for index and tokens: check changes nothing");
+    } else if (settings->action != CHECK && settings->retries_given) {
+        argp_error(state, "--retries is for check");
+    } else if (settings->action != TOKENS && settings->tokens_option) {
+        argp_error(state, "--%s is for tokens", settings->tokens_option);
+    } else if (settings->action == TOKENS && !settings->folder) {
+        argp_error(state, "tokens needs a folder to go to: -o FOLDER");
+    } else if (settings->action == TOKENS && is_gpt2 && !settings->tokens.ranks) {
+        argp_error(state, "gpt2 needs --ranks FILE, its r50k_base.tiktoken");
+    } else if (settings->action == TOKENS && !is_gpt2 && settings->tokens.ranks) {
+        argp_error(state, "--ranks is for --tokenizer gpt2");
     }
 }
 
@@ -59,6 +131,27 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
                        RETRIES_MOST);
         }
         break;
+    case KEY_TOKENIZER:
+        settings->tokens_option = "tokenizer";
+        settings->tokens.tokenizer = argument;
+        if (strcmp(argument, "chars") && strcmp(argument, "bytes") && strcmp(argument, "gpt2")) {
+            argp_error(state, "--tokenizer '%s' is none of chars, bytes, gpt2", argument);
+        }
+        break;
+    case KEY_RANKS:
+        settings->tokens_option = "ranks";
+        settings->tokens.ranks = argument;
+        break;
+    case KEY_VALIDATION:
+        settings->tokens_option = "validation";
+        if (parse_share(argument, &settings->tokens.validation)) {
+            argp_error(state, "--validation '%s' is not a share from 0 to less than 1", argument);
+        }
+        break;
+    case 'o':
+        settings->tokens_option = "output";
+        settings->folder = argument;
+        break;
     case KEY_JSON:
         settings->json = true;
         break;
@@ -66,15 +159,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         take_word(settings, &argument, state);
         break;
     case ARGP_KEY_END:
-        if (!settings->action_given) {
-            argp_error(state, "what is to be done? 'index' or 'check'");
-        } else if (!settings->count) {
-            argp_error(state, "%s needs a file", settings->is_check ? "check" : "index");
-        } else if (settings->is_check && settings->options.force) {
-            argp_error(state, "--force is for index: check changes nothing");
-        } else if (!settings->is_check && settings->retries_given) {
-            argp_error(state, "--retries is for check");
-        }
+        check_usage(settings, state);
         break;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -85,12 +170,16 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 static const struct argp parser = {
     .options = flags,
     .parser = parse,
-    .args_doc = "index FILE...\ncheck FILE...",
+    .args_doc = "index FILE...\ncheck FILE...\ntokens TEXT... -o FOLDER",
     .doc =
-        "Make the integrity indices of data files, or hold files against them.\v"
+        "Make the integrity indices of data files, hold files against them, or make tokens of "
+        "texts.\v"
         "An index has a digest for each block of 64 KiB, made while the file is whole. It stands "
         "beside the file as FILE.rfindex, or in the cache folder where that cannot be written. "
-        "Training makes the missing ones of plain files itself.",
+        "Training makes the missing ones of plain files itself.\n\n"
+        "tokens writes train.bin, val.bin, their indices and tokenizer.json to FOLDER: all of "
+        "them or none. With chars each character of the texts is a token, with bytes each byte, "
+        "with gpt2 GPT-2's byte pairs are.",
 };
 
 static void json_print(json_t *object) {
@@ -169,12 +258,25 @@ static int check_one(const struct settings *settings, const char *path, struct r
     return code;
 }
 
+/* Each file in turn; the first failure is kept. */
+static void files_each(const struct settings *settings, struct rf_error *first) {
+    for (int i = 0; i < settings->count; i++) {
+        struct rf_error err = {0};
+        int code = settings->action == CHECK ? check_one(settings, settings->files[i], &err)
+                                             : index_one(settings, settings->files[i], &err);
+        if (code && !first->code) {
+            *first = err;
+        }
+    }
+}
+
 int cmd_data(int argc, char **argv) {
     struct settings settings = {0};
     char cache[PATH_MAX];
     struct rf_error first = {0};
 
     rf_data_options_init(&settings.options);
+    rf_data_tokens_options_init(&settings.tokens);
     settings.options.cache = data_cache_folder(cache);
     settings.options.bad_reads = data_bad_reads();
     settings.files = calloc((size_t)argc + 1, sizeof *settings.files);
@@ -187,13 +289,13 @@ int cmd_data(int argc, char **argv) {
         free(settings.files);
         return EX_USAGE;
     }
-    for (int i = 0; i < settings.count; i++) {
-        struct rf_error err = {0};
-        int code = settings.is_check ? check_one(&settings, settings.files[i], &err)
-                                     : index_one(&settings, settings.files[i], &err);
-        if (code && !first.code) {
-            first = err;
-        }
+    if (settings.action == TOKENS) {
+        settings.tokens.bad_reads = settings.options.bad_reads;
+        settings.tokens.force = settings.options.force;
+        (void)data_tokens_make((const char *const *)settings.files, (size_t)settings.count,
+                               settings.folder, &settings.tokens, settings.json, &first);
+    } else {
+        files_each(&settings, &first);
     }
     free(settings.files);
     if (first.code) {

@@ -1,5 +1,6 @@
 /* Data files and their integrity indices: a digest for each block of 64 KiB, made once, by which
- * damage is found before it is trained on. docs/DATA.md has the formats.
+ * damage is found before it is trained on. And texts, which become files of tokens. docs/DATA.md
+ * has the formats.
  *
  * Of a file whose name ends in ".gz" the index is of the unpacked content.
  *
@@ -9,6 +10,7 @@
 
 #include <ringfold/error.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -57,6 +59,43 @@ RF_API RF_MUST_CHECK int rf_data_check(const char *path, const struct rf_data_op
                                        void (*each)(void *context, const struct rf_data_bad *bad),
                                        void *context, struct rf_data_check *out,
                                        struct rf_error *err);
+
+/* --- texts ------------------------------------------------------------------------------------ */
+
+struct rf_data_tokens_options {
+    const char *tokenizer; /* "chars", "bytes" or "gpt2". Borrowed, as are the next two */
+    const char *ranks;     /* gpt2: the path of its .tiktoken file */
+    const char *bad_reads; /* as in struct rf_data_options */
+    double validation;     /* the share of each text, its last part: 0, for none, to less than 1 */
+    bool force;            /* replace a folder of tokens that is there */
+
+    /* Called about once for each MiB with how much of all reading is done, in bytes; false ends the
+     * call with RF_ESTOPPED. May be NULL. */
+    bool (*go_on)(void *context, uint64_t done, uint64_t total);
+    void *context;
+};
+
+struct rf_data_tokens_part {
+    uint64_t tokens, text_bytes;
+    uint64_t file_bytes; /* 0: there is no file */
+};
+
+struct rf_data_tokens {
+    uint32_t vocabulary; /* tokens are less */
+    int token_bytes;     /* in the files: 2 or 4 */
+    struct rf_data_tokens_part train, validation;
+};
+
+/* chars, and 0.1 for validation. */
+RF_API void rf_data_tokens_options_init(struct rf_data_tokens_options *options);
+
+/* Encodes texts to a folder: train.bin, val.bin, their indices, tokenizer.json and for gpt2
+ * tokenizer.tiktoken. All of it or nothing: RF_EEXISTS where some of these are there, RF_ENOTFOUND
+ * where a text is not, RF_EDATA where one cannot be encoded, RF_EIO where the folder cannot be
+ * written. Memory does not depend on the texts' size. */
+RF_API RF_MUST_CHECK int rf_data_tokens(const char *const *texts, size_t count, const char *folder,
+                                        const struct rf_data_tokens_options *options,
+                                        struct rf_data_tokens *out, struct rf_error *err);
 
 #ifdef __cplusplus
 }

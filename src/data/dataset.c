@@ -8,6 +8,7 @@
 #include "data/idx.h"
 #include "data/records.h"
 #include "data/text.h"
+#include "data/windows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -356,6 +357,8 @@ static void samples_free(struct rf__samples *samples) {
     }
     rf__free(samples->files);
     rf__free(samples->records);
+    rf__tokens_close(&samples->tokens);
+    rf__free(samples->window);
 }
 
 void rf__dataset_free(struct rf__dataset *dataset) {
@@ -373,6 +376,9 @@ int rf__dataset_usable(const struct rf__samples *part, uint32_t sample, struct r
     RF_ASSERT(sample < part->count);
     if (part->records) {
         return rf__records_usable(part, sample, bad);
+    }
+    if (part->window) {
+        return rf__windows_usable(part, sample, bad, err);
     }
     code = rf__source_touch(part->images, part->images_at + (uint64_t)sample * part->pixels,
                             part->pixels, bad, err);

@@ -6,7 +6,9 @@
 #include "base/status.h"
 #include "data/text.h"
 
-enum { HEADER_BYTES = 1024, PIECE_BYTES = 4096 };
+#include <string.h>
+
+enum { HEADER_BYTES = RF__TOKENS_HEADER, KNOWN_BYTES = 24 + RF__TOKENS_NAME, PIECE_BYTES = 4096 };
 
 static const struct {
     uint32_t magic, version;
@@ -15,7 +17,7 @@ static const struct {
 
 /* Whether there is a header; fills in what it says. */
 static int header_take(struct rf__tokens *tokens, const char *path, struct rf_error *err) {
-    unsigned char bytes[12];
+    unsigned char bytes[KNOWN_BYTES];
     uint64_t whole = rf__source_bytes(tokens->source);
 
     if (whole < HEADER_BYTES) {
@@ -31,7 +33,10 @@ static int header_take(struct rf__tokens *tokens, const char *path, struct rf_er
     struct rf__reader r = rf__reader(bytes, sizeof bytes);
     uint32_t magic = rf__read_u32(&r);
     uint32_t version = rf__read_u32(&r);
-    uint32_t count = rf__read_u32(&r);
+    uint64_t count = rf__read_u32(&r);
+    uint32_t vocabulary = rf__read_u32(&r);
+    count |= (uint64_t)rf__read_u32(&r) << 32;
+    (void)rf__read_u32(&r);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (magic != kinds[k].magic) {
             continue;
@@ -40,8 +45,8 @@ static int header_take(struct rf__tokens *tokens, const char *path, struct rf_er
             return rf__fail(err, RF_EDATA, 0, "'%s' has version %u (byte 4), expected %u",
                             rf__path_tail(path), version, kinds[k].version);
         }
-        uint64_t expected = HEADER_BYTES + (uint64_t)count * (uint64_t)kinds[k].width;
-        if (expected != whole) {
+        uint64_t expected = HEADER_BYTES + count * (uint64_t)kinds[k].width;
+        if (count > RF__INDEX_MAX_BYTES || expected != whole) {
             return rf__fail(err, RF_EDATA, 0,
                             "'%s' has %s bytes, expected %s for the %s tokens of its header",
                             rf__path_tail(path), rf__number(whole).text, rf__number(expected).text,
@@ -49,8 +54,27 @@ static int header_take(struct rf__tokens *tokens, const char *path, struct rf_er
         }
         tokens->at = HEADER_BYTES;
         tokens->width = kinds[k].width;
+        tokens->vocabulary = vocabulary;
+        rf__read_bytes(&r, tokens->tokenizer, sizeof tokens->tokenizer);
+        tokens->tokenizer[sizeof tokens->tokenizer - 1] = 0;
     }
     return RF_OK;
+}
+
+void rf__tokens_header(int width, uint64_t count, uint32_t vocabulary, const char *tokenizer,
+                       unsigned char out[RF__TOKENS_HEADER]) {
+    size_t k = kinds[0].width == width ? 0 : 1;
+    struct rf__writer w = rf__writer(out, HEADER_BYTES);
+
+    RF_ASSERT(kinds[k].width == width && strlen(tokenizer) < RF__TOKENS_NAME);
+    memset(out, 0, HEADER_BYTES);
+    rf__write_u32(&w, kinds[k].magic);
+    rf__write_u32(&w, kinds[k].version);
+    rf__write_u32(&w, (uint32_t)count);
+    rf__write_u32(&w, vocabulary);
+    rf__write_u32(&w, (uint32_t)(count >> 32));
+    rf__write_u32(&w, 0);
+    rf__write_bytes(&w, tokenizer, strlen(tokenizer));
 }
 
 /* How many tokens and windows there are. */
