@@ -1,75 +1,22 @@
 /* group/: links of several lanes. Pieces of a message overtake each other at random, lanes come up
  * late and at one end first, workers die and leave with data on every lane: results have the bits
  * that one lane gives, and nobody waits for ever. */
-#include "support/fake_net.h"
+#include "support/cluster.h"
 
 #include "coll/schedule.h"
 #include "group/frame.h"
-#include "group/group.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-
-#include <cmocka.h>
 
 enum { MOST = 5, SPREAD = 256 << 10 /* larger messages take all lanes */ };
 
-struct cluster {
-    int size;
-    int64_t now;
-    struct fake_world *world;
-    struct rf__group *groups[MOST];
-    bool dead[MOST];
-};
-
-static void step_all(struct cluster *c) {
-    c->now += 1000;
-    for (int rank = 0; rank < c->size; rank++) {
-        if (!c->dead[rank]) {
-            (void)rf__group_step(c->groups[rank], c->now);
-        }
-    }
-}
-
-static void open_late(struct cluster *c, int size, int lanes, bool late, int stingy,
-                      uint64_t seed) {
-    const char *endpoints[MOST] = {"fake", "fake", "fake", "fake", "fake"};
-    struct rf_error err;
-
-    *c = (struct cluster){.size = size, .now = 1};
-    c->world = fake_world_create(size, false, 0, seed);
-    fake_set_lanes(c->world, lanes);
-    c->world->late = late;
-    for (int rank = 0; rank < size; rank++) {
-        struct rf__group_options options = {.job = "test",
-                                            .rank = rank,
-                                            .size = size,
-                                            .detect_ms = 3000,
-                                            .start_timeout_ms = 1000,
-                                            .net = &c->world->nets[rank].net,
-                                            .endpoints = endpoints,
-                                            .generation = 7};
-        assert_int_equal(rf__group_create(&options, c->now, &c->groups[rank], &err), 0);
-    }
-    for (int i = 0; i < 10; i++) {
-        step_all(c);
-    }
-    for (int rank = 0; rank < size; rank++) {
-        assert_int_equal(rf__group_state(c->groups[rank]), RF__GROUP_RUNNING);
-    }
-    c->world->stingy = stingy;
+static void open_late(struct cluster *c, int lanes, int stingy, uint64_t seed) {
+    form_cluster(
+        c, 2,
+        &(struct cluster_options){.lanes = lanes, .late = true, .stingy = stingy, .seed = seed});
 }
 
 static void open_cluster(struct cluster *c, int size, int lanes, int stingy, uint64_t seed) {
-    open_late(c, size, lanes, false, stingy, seed);
-}
-
-static void close_cluster(struct cluster *c) {
-    for (int rank = 0; rank < c->size; rank++) {
-        rf__group_destroy(c->groups[rank]);
-    }
-    fake_world_destroy(c->world);
+    form_cluster(c, size,
+                 &(struct cluster_options){.lanes = lanes, .stingy = stingy, .seed = seed});
 }
 
 /* One collective on all ranks: inputs that make every order of folding give other bits. */
@@ -258,7 +205,7 @@ static void lanes_may_come_late(void **state) {
         open_cluster(&one, 2, 1, 0, 1);
         begin(&one, &expected, &call);
         run(&one, &expected);
-        open_late(&c, 2, 4, true, 3, (uint64_t)turn);
+        open_late(&c, 4, 3, (uint64_t)turn);
         for (int k = 0; k < 3; k++) {
             begin(&c, &jobs[k], &call);
         }
