@@ -16,8 +16,9 @@
 
 #include <string.h>
 
-#define CHECK(condition) CHECK_BY("rank", rank, condition) /* where `rank` is whose thread it is   \
-                                                            */
+#define CHECK(condition)                                                                           \
+    CHECK_BY("rank", rank, condition) /* where `rank` is whose thread it is                        \
+                                       */
 
 enum { RUNNER_RANKS = 8, RUNNER_MEETINGS = 8192 };
 

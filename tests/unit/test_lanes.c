@@ -27,6 +27,19 @@ struct job {
     struct rf__op *op[MOST];
 };
 
+static void fill(unsigned char *at, enum rf_type type, size_t count, int rank) {
+    size_t bytes = rf_type_size(type);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t mixed = ((uint32_t)i + 77 * (uint32_t)rank) * 2654435761u;
+        float value = (float)(mixed >> 12) / 1048573.0F;
+        if (type == RF_F32) {
+            memcpy(at + bytes * i, &value, bytes);
+        } else {
+            memset(at + bytes * i, (int)(value * 50), bytes);
+        }
+    }
+}
+
 static void begin(struct cluster *c, struct job *job, const struct rf_call *call) {
     size_t part = call->count * rf_type_size(call->type), all = part * (size_t)c->size;
     bool many_in = call->coll == RF_COLL_REDUCE_SCATTER || call->coll == RF_COLL_SCATTER ||
@@ -38,19 +51,10 @@ static void begin(struct cluster *c, struct job *job, const struct rf_call *call
     job->in_bytes = many_in ? all : part;
     job->out_bytes = many_out ? all : part;
     for (int rank = 0; rank < c->size; rank++) {
-        struct rf__rng rng = rf__rng(11, (uint64_t)rank, 0);
         struct rf_error err;
         job->in[rank] = malloc(job->in_bytes + 8);
         job->out[rank] = calloc(1, job->out_bytes + 8);
-        for (size_t i = 0; i < job->in_bytes / rf_type_size(call->type); i++) {
-            float value = (float)rf__rng_below(&rng, 1 << 20) / 1048573.0F;
-            if (call->type == RF_F32) {
-                memcpy(job->in[rank] + 4 * i, &value, 4);
-            } else {
-                memset(job->in[rank] + i * rf_type_size(call->type), (int)(value * 50),
-                       rf_type_size(call->type));
-            }
-        }
+        fill(job->in[rank], call->type, job->in_bytes / rf_type_size(call->type), rank);
         struct rf__op_params params = {.call = *call};
         params.call.send = job->in[rank];
         params.call.recv = job->out[rank];
