@@ -105,7 +105,6 @@ struct world {
     uint64_t order;
     int rollbacks;
     struct meeting *meetings;
-    int used; /* of these; the others are zero */
     struct message *messages;
     int message_count;
     unsigned owed; /* workers that may go on by one call before the generation ends */
@@ -317,8 +316,7 @@ static void turn(struct world *world, const int *out, int outs) {
     world->generation++;
     world->size = count;
     memcpy(world->ids, ids, sizeof ids);
-    memset(world->meetings, 0, (size_t)world->used * sizeof *world->meetings);
-    world->used = 0;
+    memset(world->meetings, 0, WORLD_MEETINGS * sizeof *world->meetings);
     world->message_count = 0;
     if (count == 0) {
         world_end(world, RF_EENDED, "nobody is left");
@@ -470,7 +468,6 @@ static void join_meeting(struct world *world, struct worker *w, const struct rf_
     struct meeting *m = &world->meetings[w->sequence];
 
     op->sequence = w->sequence++;
-    world->used = world->used < w->sequence ? w->sequence : world->used;
     if (w->sequence == WORLD_MEETINGS) {
         abort();
     }
