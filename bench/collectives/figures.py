@@ -45,6 +45,43 @@ def parse(text, who):
     return found
 
 
+# What ddp_step.c tells of a step, all of them numbers.
+STEP_FIGURES = ("wall_ms", "cpu_ms", "exposed_ms", "hidden", "begin_cpu_ms", "commit_cpu_ms", "plain_fold_cpu_ms",
+                "stream_fold_cpu_ms", "ratio", "low", "high")
+
+
+def parse_steps(text, who):
+    """{milliseconds of computing: {figure: value}} of the JSON lines."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("{"):
+            continue
+        try:
+            row = json.loads(line)
+            compute, wrong = row["compute_ms"], row["wrong"]
+            values = {name: float(row[name]) for name in STEP_FIGURES}
+        except (ValueError, KeyError, TypeError) as problem:
+            raise Unusable(f"{who}: '{line[:80]}' is no line of a measurement ({problem})") from problem
+        if wrong:
+            raise Unusable(f"{who}: {wrong} averages of steps of {compute} ms differ from the folding's")
+        found[f"{compute:g}"] = values
+    if not found:
+        raise Unusable(f"{who}: printed no figures")
+    return found
+
+
+def step_rows(contest):
+    """(title of the source, milliseconds of computing, {figure: median over the rounds; low and high: the extremes})."""
+    rows = []
+    for name, rounds in contest["rounds"].items():
+        for compute in rounds[0]:
+            each = [one[compute] for one in rounds if compute in one]
+            row = {figure: statistics.median(one[figure] for one in each) for figure in STEP_FIGURES}
+            rows.append((name, compute, {**row, "low": min(one["low"] for one in each),
+                                         "high": max(one["high"] for one in each)}))
+    return rows
+
+
 def bus_share(collective, ranks):
     share = SHARES[collective]
     return 1.0 if share is None else share * (ranks - 1) / ranks

@@ -7,7 +7,7 @@ KI, MI = 1 << 10, 1 << 20
 EVERY = 1 << 62
 
 # How a row answers to a goal: the figure, and what it is called.
-RATIO, TIME, LIMIT, BOUND = "ratio", "time", "limit", "bound"
+RATIO, TIME, LIMIT, BOUND, COST = "ratio", "time", "limit", "bound", "cost"
 FIGURES = {
     RATIO: lambda row: row.ratio,
     TIME: lambda row: None if row.ratio is None else 1 / row.ratio,
@@ -19,6 +19,7 @@ WORDS = {
     TIME: "at most {0:g} of the best peer's time",
     LIMIT: "{1:g} % of the memory's limit",
     BOUND: "{1:g} % of the ring's bound at the link's rate",
+    COST: "a step's CPU time is at most {0:g} times that of folding alone",
 }
 
 
@@ -33,7 +34,7 @@ class Goal:
     ahead: bool = False  # more than the value, not just the value
 
     def reached(self, figure):
-        if self.kind == TIME:
+        if self.kind in (TIME, COST):
             return figure <= self.value
         return figure > self.value if self.ahead else figure >= self.value
 
@@ -43,6 +44,8 @@ class Goal:
             what = "ahead of the best peer" if self.ahead else "no slower than the best peer"
         else:
             what = WORDS[self.kind].format(self.value, round(self.value * 100, 2))
+        if self.kind == COST:
+            return f"{where}: {what}"
         if self.first and self.last != EVERY:
             sizes = f"from {figures.human(self.first)} to {figures.human(self.last)}"
         elif self.first:
@@ -71,14 +74,19 @@ GOALS = [
     Goal("hosts", RATIO, 1.3, 64 * KI, 256 * KI, ranks=8),
     Goal("hosts", BOUND, 0.97, 16 * MI, ranks=8),
     Goal("collectives", RATIO, 1, ahead=True),
+    Goal("step", COST, 1.1),
 ]
+
+
+def told(size):
+    return size if isinstance(size, str) else figures.human(size)
 
 
 @dataclass
 class Verdict:
     goal: Goal
     checked: int  # rows
-    misses: list  # (contest's name, size, figure)
+    misses: list  # (contest's name, size in bytes or what else a row is of, figure)
 
     @property
     def met(self):
@@ -91,13 +99,15 @@ class Verdict:
             return f"{self.goal}: met, {self.checked} of {self.checked}"
         places = {}
         for name, size, figure in self.misses:
-            places.setdefault(name, []).append(f"{figures.human(size)} ({figure:.3g})")
+            places.setdefault(name, []).append(f"{told(size)} ({figure:.3g})")
         where = "; ".join(f"{name}: {', '.join(sizes)}" for name, sizes in places.items())
         return f"{self.goal}: MISSED by {len(self.misses)} of {self.checked}: {where}"
 
 
 def judge(goal, contests):
     """Held against each row that has the figure."""
+    if goal.kind == COST:
+        return judge_steps(goal, contests)
     checked, misses = 0, []
     for contest in contests:
         if contest["section"] != goal.section or contest.get("kind") or goal.ranks not in (None, contest["ranks"]):
@@ -110,6 +120,15 @@ def judge(goal, contests):
             if not goal.reached(figure):
                 misses.append((figures.name_of(contest), row.size, figure))
     return Verdict(goal, checked, misses)
+
+
+def judge_steps(goal, contests):
+    """Held against the steps as they are by default."""
+    rows = [(contest, row) for contest in contests if contest["section"] == goal.section
+            for row in figures.step_rows(contest) if row[0] == figures.OURS]
+    misses = [(figures.name_of(contest), f"{compute} ms of computing", row["ratio"])
+              for contest, (_, compute, row) in rows if not goal.reached(row["ratio"])]
+    return Verdict(goal, len(rows), misses)
 
 
 def judge_all(contests, goals=None):

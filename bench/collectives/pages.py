@@ -6,7 +6,7 @@ import goals
 
 TITLES = {"shm": "Shared memory", "private": "Ordinary memory", "many": "More ranks than cores", "tcp": "TCP on loopback",
             "hosts": "Several hosts", "two": "Several ranks a host", "collectives": "The other collectives",
-            "wire": "Compressed sums"}
+            "wire": "Compressed sums", "step": "A training step"}
 
 BUSY = 0.1  # of all cores, by others, before anything is measured
 
@@ -33,6 +33,9 @@ def names_of(contest):
 def head_of(contest):
     if contest.get("kind") == "bytes":
         return ["", "bytes of one call", "of the buffer", "of the first row"]
+    if contest.get("kind") == "step":
+        return ["", "computing ms", "step ms", "exposed ms", "hidden", "CPU ms", "of it begin", "commit", "folding alone", "ratio",
+                "of a step"]
     rows = figures.rows_of(contest)
     head = ["bytes"] + [f"{name} µs" for name in names_of(contest)] + ["GB/s", "ratio", "of a round"]
     head += ["of the limit"] if any(row.limit is not None for row in rows) else []
@@ -43,6 +46,8 @@ def cells_of(contest):
     """The rows of the table, as text."""
     if contest.get("kind") == "bytes":
         return cells_of_bytes(contest)
+    if contest.get("kind") == "step":
+        return cells_of_steps(contest)
     head, cells = head_of(contest), []
     for row in figures.rows_of(contest):
         line = [figures.human(row.size), *[number(row.times.get(name)) for name in names_of(contest)]]
@@ -61,6 +66,17 @@ def cells_of_bytes(contest):
             sent = statistics.median(measured[str(size)] for measured in rounds if str(size) in measured)
             first = first or sent
             cells.append([name, f"{sent:,.0f}", f"{sent / size:.3f}", f"{sent / first:.3f}"])
+    return cells
+
+
+def cells_of_steps(contest):
+    cells = []
+    for name, compute, row in figures.step_rows(contest):
+        folding = min(row["plain_fold_cpu_ms"], row["stream_fold_cpu_ms"])
+        times = [row[figure] for figure in ("wall_ms", "exposed_ms")]
+        cells.append([name, compute, *[f"{value:.1f}" for value in times], f"{row['hidden']:.0%}",
+                      *[f"{row[figure]:.1f}" for figure in ("cpu_ms", "begin_cpu_ms", "commit_cpu_ms")], f"{folding:.1f}",
+                      f"{row['ratio']:.2f}", f"{row['low']:.2f}–{row['high']:.2f}"])
     return cells
 
 

@@ -14,6 +14,7 @@ import figures
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BINARY = pathlib.Path(os.environ.get("RINGFOLD", str(ROOT / "build/bin/ringfold"))).resolve()
+LIBRARY = BINARY.parent.parent / "lib"  # the one that this command runs with
 DEADLINE_S = 1200  # of one run of one program; what takes longer hangs
 
 PACKAGES = {"Open MPI": "openmpi-bin", "MPICH": "mpich", "Gloo": "libgloo-dev"}
@@ -118,8 +119,10 @@ class Built:
             "gloo": ["g++", "-std=c++17", "-O2", peers / "gloo.cc", measure, "-lgloo", "-pthread"],
             "limits": ["cc", "-std=gnu17", "-O3", "-march=native", "-pthread", peers / "limits.c", measure],
             "tcp_limit": ["cc", "-std=gnu17", "-O2", peers / "tcp_limit.c", measure],
+            "ddp_step": ["cc", "-std=gnu17", "-O3", "-march=native", "-ffp-contract=off", "-Wno-psabi", HERE / "ddp_step.c",
+                         f"-I{ROOT / 'include'}", f"-L{LIBRARY}", "-lringfold", f"-Wl,-rpath,{LIBRARY}"],
         }[name]
-        newest = max(path.stat().st_mtime for path in peers.iterdir())
+        newest = max(path.stat().st_mtime for path in [*peers.iterdir(), HERE / "ddp_step.c"])
         if not out.exists() or out.stat().st_mtime < newest:
             compile_with(["cc", "-std=gnu17", "-O2", "-c", peers / "measure.c", "-o", measure])
             compile_with([*recipe, "-o", out])
@@ -160,6 +163,14 @@ def ours(collective, ranks, sizes, flags=()):
         words = [BINARY, "run", "-n", ranks, "-q", "--prefix", "none", "--", BINARY, "bench", collective, "-b", sizes.first,
                  "-e", sizes.last, "-f", sizes.factor, "--json", *place, *flags]
         return figures.parse(finish(figures.OURS, [start(words, folder)]), figures.OURS)
+
+
+def ddp_step(built, ranks, compute_ms, steps, bucket_bytes):
+    """Steps of data-parallel training on this host: {milliseconds of computing: figures of ddp_step.c}."""
+    with scratch() as folder:
+        words = [BINARY, "run", "-n", ranks, "-q", "--prefix", "none", "--", built("ddp_step"), steps,
+                 ",".join(map(str, compute_ms)), *([bucket_bytes] if bucket_bytes else [])]
+        return figures.parse_steps(finish("ddp_step", [start(words, folder)]), "ddp_step")
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ class Contest:
     sources: dict  # name: function
     references: tuple = ()
     link: object = None  # a function that gives bytes a second; else None
-    kind: str = ""  # "bytes": the sources give bytes on the wire of one call, not times
+    kind: str = ""  # "bytes": the sources give bytes on the wire of one call, not times; "step": what ddp_step.c tells
     note: str = ""
 
 
@@ -151,5 +151,23 @@ def wire(plan):
                            "float32": functools.partial(programs.ours_on_hosts, made, "allreduce", 1, sizes)})
 
 
+STEPS = 15  # of one run, after those that warm up
+COMPUTE_MS = (0, 50)
+
+
+def step(plan):
+    """What a step of data-parallel training costs beside the folding alone, by how its gradients are handed over."""
+    def source(bucket_bytes):
+        return functools.partial(programs.ddp_step, plan.built, 2, COMPUTE_MS, STEPS, bucket_bytes)
+    yield Contest("step", "2 ranks, a model of 100 MB", "allreduce", 2,
+                  {figures.OURS: source(0), "buckets of 1 MiB": source(MI)}, kind="step",
+                  note="Milliseconds of CPU time on each of the two ranks. A step: all threads of the process from begin to commit, "
+                       "less what the caller's own computing took, which writes its "
+                       "gradients where rf_ddp_grad_fresh says (with rf_ddp_grad their zeroing would count too). The folding alone: out of place, from memory that both ranks "
+                       "share, plain or streaming stores, whichever is cheaper; steps and foldings alternate, and the averages are "
+                       "the same bit for bit. Of the commit's time the most is the digest of the averages, which each rank reads "
+                       "once more to hold its own against the others'. Exposed: waited for, beside what others still computed.")
+
+
 SECTIONS = {"shm": shm, "private": private, "many": many, "tcp": tcp, "hosts": hosts, "two": two, "collectives": collectives,
-            "wire": wire}
+            "wire": wire, "step": step}

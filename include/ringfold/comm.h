@@ -78,6 +78,10 @@ struct rf_options {
      * communicator it may use rf_rank and rf_size only. NULL: nobody is told. */
     void (*choice)(void *context, const char *line);
     void *choice_context;
+
+    char topology[256]; /* for tests: the machine whose NUMA nodes the cores are in, as one of
+                           hwloc's synthetic topologies ("numa:2 core:4 pu:1") or the path of an
+                           XML file with one; empty: this machine */
 };
 
 /* A fixed group of one, AUTO for the rest, one stream, detect 3 s, start timeout 5 min; slow_evict
@@ -87,9 +91,9 @@ RF_API void rf_options_init(struct rf_options *options);
 /* Overwrites what the RINGFOLD_* variables in `environ` (as main's third argument; only read) set:
  * JOB STORE RANK SIZE LOCAL_SIZE LOCAL_CORES KEY_FD (a descriptor, read from its start) KEY_FILE
  * TRANSPORT STREAMS ALGORITHM DETECT START_TIMEOUT MIN_SIZE MAX_SIZE ID RESTARTS SLOW_EVICT
- * SLOW_WINDOW COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default"). Durations take "3s",
- * "500ms", "5m". RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING the
- * user's own table is taken, where there is one (rf_tuning_user_path). */
+ * SLOW_WINDOW COOL_DOWN EVENT_FD FAULTS TUNING (a file, or "default") TOPOLOGY. Durations take
+ * "3s", "500ms", "5m". RF_EINVAL names the variable that cannot be used. Without RINGFOLD_TUNING
+ * the user's own table is taken, where there is one (rf_tuning_user_path). */
 RF_API RF_MUST_CHECK int rf_options_from_environ(struct rf_options *options, char **environ,
                                                  struct rf_error *err);
 

@@ -194,6 +194,13 @@ RF_API RF_MUST_CHECK int rf_ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *
  * it may lie elsewhere in the next step. NULL outside a step. */
 RF_API float *rf_ddp_grad(struct rf_ddp *ddp, int index);
 
+/* The same for who can write a gradient as well as add to it. *fresh: nothing was added in this
+ * step yet, what is there is of no meaning, and every element must be written before the shard is
+ * done; else add. It saves the zeroing of memory that is written over in any case. Told once a
+ * step: who asks again, or rf_ddp_grad, finds what the first has left. Where NULL is returned,
+ * *fresh is untouched. */
+RF_API float *rf_ddp_grad_fresh(struct rf_ddp *ddp, int index, bool *fresh);
+
 /* The gradient is complete for this shard; once for each parameter and shard. In the member's last
  * shard the bucket starts when all its gradients are, so nothing may be added to them any more; the
  * samples of that shard must be told before the first of these calls, with rf_ddp_shard_samples. A

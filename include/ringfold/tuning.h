@@ -45,7 +45,8 @@ struct rf_tuning_rule {
     uint64_t bytes;              /* of `count` elements of one call, or RF_TUNING_ANY_BYTES */
     enum rf_algorithm algorithm; /* one that covers the collective. SHARED over SHM only: through
                                     the host's memory wherever that can be. HIERARCHICAL over TCP
-                                    only: where the group has such hosts, else by the own table */
+                                    only: where the group has such hosts, else by the own table.
+                                    (Between the nodes of one host it is SHARED's to choose) */
 
     /* Why: medians of calls of `measured_bytes`. 0: not measured. `second` is the runner-up; AUTO:
      * there was none. */

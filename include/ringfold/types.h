@@ -53,7 +53,8 @@ extern "C" {
 /* How a collective is carried out. AUTO lets the library choose; a collective that an algorithm
  * does not cover refuses it with RF_EUNSUPPORTED. SHARED is the path through shared memory, not a
  * schedule of messages. HIERARCHICAL, for allreduce on several hosts with equally many ranks:
- * inside the hosts first, then from host to host. */
+ * inside the hosts first, then from host to host; or on one host with several NUMA nodes: the same
+ * from node to node (docs/TUNING.md). */
 #define RF_ALGORITHM_LIST(X)                                                                       \
     X(AUTO, auto)                                                                                  \
     X(NAIVE, naive)                                                                                \

@@ -12,6 +12,7 @@
 #include "os/host.h"
 #include "os/net.h"
 #include "os/store_client.h"
+#include "os/topology.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -433,7 +434,9 @@ static int open_links(struct rf_comm *comm, struct rf_error *err) {
         .streams = options->streams,
         .detect_ms = options->detect_ms,
     };
-    int rc = rf__poller_create(&comm->poller, err);
+    int rc = rf__topology_node(options->topology, &net.node, err);
+
+    rc = rc ? rc : rf__poller_create(&comm->poller, err);
     if (rc == 0) {
         rc = rf__store_client_create(options->store, options->key, options->key_bytes, comm->poller,
                                      &comm->store, err);

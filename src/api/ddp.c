@@ -48,6 +48,10 @@ float *rf_ddp_grad(struct rf_ddp *ddp, int index) {
     return rf__ddp_grad(ddp, index);
 }
 
+float *rf_ddp_grad_fresh(struct rf_ddp *ddp, int index, bool *fresh) {
+    return rf__ddp_grad_fresh(ddp, index, fresh);
+}
+
 int rf_ddp_ready(struct rf_ddp *ddp, int index) {
     return rf__ddp_ready(ddp, index);
 }

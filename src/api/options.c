@@ -222,6 +222,9 @@ int rf_options_from_environ(struct rf_options *options, char **environ_list, str
         rc = read_tuning(environ_list, options, err);
     }
     if (rc == 0) {
+        rc = read_text(environ_list, "TOPOLOGY", options->topology, sizeof options->topology, err);
+    }
+    if (rc == 0) {
         rc = read_key(environ_list, options, err);
     }
     return rc;
@@ -258,9 +261,11 @@ int rf__options_check(const struct rf_options *options, struct rf_error *err) {
     }
     if (!memchr(options->job, 0, sizeof options->job) ||
         !memchr(options->store, 0, sizeof options->store) ||
-        !memchr(options->tuning, 0, sizeof options->tuning)) {
-        return rf__fail(err, RF_EINVAL, 0,
-                        "the job's name, the store's address or the table's path has no end");
+        !memchr(options->tuning, 0, sizeof options->tuning) ||
+        !memchr(options->topology, 0, sizeof options->topology)) {
+        return rf__fail(
+            err, RF_EINVAL, 0,
+            "the job's name, the store's address, the table's path or the topology has no end");
     }
     if ((unsigned)options->transport > RF_TRANSPORT_TCP ||
         (unsigned)options->algorithm >= RF_ALGORITHM_COUNT) {

@@ -296,7 +296,7 @@ static void rule_text(char *out, size_t room, const struct rf__choice *choice, c
 
 void rf__choice_text(char *out, size_t room, const struct rf_tuning *tuning, const char *table,
                      enum rf_link link, enum rf_coll coll, int size, uint64_t bytes,
-                     enum rf_algorithm asked, enum rf_algorithm used) {
+                     enum rf_algorithm asked, enum rf_algorithm used, const char *levels) {
     struct rf__choice choice = rf__choose(tuning, link, coll, size, bytes);
     char why[RF_TUNING_PATH + 128] = "asked for", number[32], of[48] = "";
 
@@ -310,7 +310,7 @@ void rf__choice_text(char *out, size_t room, const struct rf_tuning *tuning, con
         if (choice.rule && choice.algorithm == used) {
             rule_text(why, sizeof why, &choice, table);
         } else if (used == RF_ALGORITHM_HIERARCHICAL) {
-            snprintf(why, sizeof why, "several hosts with equally many ranks");
+            snprintf(why, sizeof why, "%s", levels);
         } else {
             snprintf(why, sizeof why, "by messages: shared memory cannot take it");
         }

@@ -26,10 +26,10 @@ uint64_t rf__tuning_digest(const struct rf_tuning *tuning);
 
 /* "allreduce of 64 KiB on 4 ranks over tcp: direct (table: default, up to 16 ranks, above 8 KiB)".
  * `used` is what the call used, `asked` what was asked for (AUTO: nothing), `table` the name of the
- * table. Cut where it does not fit. */
+ * table, `levels` says why a group takes HIERARCHICAL by itself. Cut where it does not fit. */
 void rf__choice_text(char *out, size_t room, const struct rf_tuning *tuning, const char *table,
                      enum rf_link link, enum rf_coll coll, int size, uint64_t bytes,
-                     enum rf_algorithm asked, enum rf_algorithm used);
+                     enum rf_algorithm asked, enum rf_algorithm used, const char *levels);
 
 /* JSON (docs/TUNING.md). Decoding: RF_EINVAL says what is wrong, RF_ENOMEM; *out is unspecified
  * then. Encoding: *text is the caller's, for rf__free. */

@@ -36,4 +36,14 @@ void rf__divide(enum rf_type type, void *x, double divisor, size_t count);
 void rf__fold_many(enum rf_type type, enum rf_redop redop, void *const *outs, int out_count,
                    const void *const *ins, int in_count, size_t count, double divisor, bool stream);
 
+/* The same in parts, with the same bits: what was folded so far is `count` elements of the
+ * accumulator type. `part` folds the ins to `from` (NULL: they are the first) and leaves that in
+ * `acc`, which may be `from`; `last` ends as rf__fold_many does. in_count < RF_MAX_LOCAL_RANKS
+ * where there is a `from`. */
+void rf__fold_part(enum rf_type type, enum rf_redop redop, void *acc, const void *from,
+                   const void *const *ins, int in_count, size_t count);
+void rf__fold_last(enum rf_type type, enum rf_redop redop, void *const *outs, int out_count,
+                   const void *from, const void *const *ins, int in_count, size_t count,
+                   double divisor, bool stream);
+
 #endif

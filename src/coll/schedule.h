@@ -6,8 +6,8 @@
  * when its bytes have been taken by the link. So within a step nothing may write what a SEND of the
  * same step reads. Messages between two ranks arrive in the order sent; each SEND meets exactly one
  * RECV or FOLD of the same count, which may be 0: which messages there are depends on (coll,
- * algorithm, size, root, agree) alone, and in collectives without a root every rank hears of every
- * other, so calls that differ in anything else still meet.
+ * algorithm, size, root, agree) and, in the direct exchange, on whether slices are large; and in
+ * collectives without a root every rank hears of every other, so calls that differ still meet.
  *
  * A schedule of one rank depends on (coll, algorithm, rank, size, root, count, in_place) alone;
  * `in_place` may differ between ranks, so it never changes the messages. Nothing here does I/O or

@@ -44,6 +44,9 @@ static int check_finished(const struct rf_ddp *ddp, struct rf_error *err) {
 static int start_rest(struct rf_ddp *ddp, struct rf_error *err) {
     int rc = ddp->attempt.counted ? 0 : rf__ddp_start_count(ddp, err);
 
+    for (int i = 0; i < ddp->tensors; i++) {
+        rf__ddp_settle_gradient(ddp, i);
+    }
     for (int k = 0; k < ddp->buckets; k++) {
         ddp->missing[k] = 0;
     }

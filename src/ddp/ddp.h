@@ -38,6 +38,7 @@ int rf__ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 int rf__ddp_begin(struct rf_ddp *ddp, struct rf_step *out, struct rf_error *err);
 int rf__ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out);
 float *rf__ddp_grad(struct rf_ddp *ddp, int index);
+float *rf__ddp_grad_fresh(struct rf_ddp *ddp, int index, bool *fresh);
 int rf__ddp_ready(struct rf_ddp *ddp, int index);
 void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples);
 void rf__ddp_shard_skipped(struct rf_ddp *ddp, uint64_t samples);

@@ -35,6 +35,7 @@ struct rf__ddp_tensor {
     int dims;     /* as told by the caller; 0: a row of `count` */
     uint64_t shape[RF__CKPT_DIMS];
     bool ready;
+    bool stale; /* its gradient's memory holds an earlier unit's: zero it, or write all of it */
     uint64_t digest; /* of this step's average */
 };
 
@@ -310,6 +311,9 @@ int rf__ddp_start_count(struct rf_ddp *ddp, struct rf_error *err);
 /* Starts, in order, the buckets that are complete, as far as the limit of operations in flight
  * allows. */
 int rf__ddp_start_complete(struct rf_ddp *ddp, struct rf_error *err);
+
+/* A gradient that nobody has asked for in this unit is zero. */
+void rf__ddp_settle_gradient(struct rf_ddp *ddp, int index);
 struct rf__ddp_context rf__ddp_context_of_bucket(const struct rf_ddp *ddp, int k);
 
 /* ---- save.c */

@@ -165,10 +165,16 @@ static void deal_shards(struct rf_ddp *ddp) {
 /* ---- begin
  * ------------------------------------------------------------------------------------ */
 
+/* No gradient is held now. The gaps between tensors are averaged with them, and nobody writes
+ * there: so they are zero from here on. */
 void rf__ddp_lay_out(struct rf_ddp *ddp) {
     ddp->buckets =
         rf__buckets_layout(ddp->count, ddp->order, ddp->tensors, ddp->options.first_bucket_bytes,
                            ddp->options.bucket_bytes, ddp->bucket, ddp->slot);
+    memset(ddp->gradients, 0, ddp->floats * sizeof(float));
+    for (int i = 0; i < ddp->tensors; i++) {
+        ddp->tensor[i].stale = false;
+    }
 }
 
 bool rf__ddp_is_permutation(struct rf_ddp *ddp, const uint32_t *order) {
@@ -229,11 +235,13 @@ int rf__ddp_check_idle(const struct rf_ddp *ddp, struct rf_error *err) {
 
 /* A unit that this member has no work for yet. */
 static void open_work(struct rf_ddp *ddp) {
+    for (int i = 0; i < ddp->tensors; i++) {
+        ddp->tensor[i].stale = true;
+    }
     if (ddp->reorder && ddp->holds) {
         adopt_order(ddp);
     }
     ddp->reorder = false;
-    memset(ddp->gradients, 0, ddp->floats * sizeof(float));
     memset(ddp->control.done, 0, bitmap_bytes(ddp));
     if (ddp->compress) {
         rf__compress_unit(ddp->compress);
@@ -376,12 +384,33 @@ int rf__ddp_next_shard(struct rf_ddp *ddp, struct rf_shard *out) {
     return 1;
 }
 
-float *rf__ddp_grad(struct rf_ddp *ddp, int index) {
+float *rf__ddp_grad_fresh(struct rf_ddp *ddp, int index, bool *fresh) {
     if (ddp->stage != RF__DDP_UNIT || ddp->measure || !rf__ddp_in_range(ddp, index)) {
         return NULL;
     }
     rf__ddp_alive(ddp);
+    *fresh = ddp->tensor[index].stale;
+    ddp->tensor[index].stale = false;
     return ddp->gradients + ddp->slot[index].offset;
+}
+
+/* Zeroed by whoever asks first, and not all at the begin: so the zeros are still in a cache when
+ * they are added to. */
+float *rf__ddp_grad(struct rf_ddp *ddp, int index) {
+    bool fresh = false;
+    float *gradient = rf__ddp_grad_fresh(ddp, index, &fresh);
+
+    if (fresh) {
+        memset(gradient, 0, ddp->count[index] * sizeof *gradient);
+    }
+    return gradient;
+}
+
+void rf__ddp_settle_gradient(struct rf_ddp *ddp, int index) {
+    if (ddp->tensor[index].stale) {
+        memset(ddp->gradients + ddp->slot[index].offset, 0, ddp->count[index] * sizeof(float));
+        ddp->tensor[index].stale = false;
+    }
 }
 
 void rf__ddp_shard_samples(struct rf_ddp *ddp, uint64_t samples) {
@@ -484,6 +513,7 @@ int rf__ddp_start_complete(struct rf_ddp *ddp, struct rf_error *err) {
 }
 
 static void mark_ready(struct rf_ddp *ddp, int index) {
+    rf__ddp_settle_gradient(ddp, index);
     ddp->tensor[index].ready = true;
     ddp->missing[ddp->slot[index].bucket]--;
     ddp->control.order[ddp->observed++] = (uint32_t)index;

@@ -27,6 +27,10 @@ struct rf__slot {
     _Alignas(64) unsigned char data[RF__INLINE_BYTES];
 };
 
+struct rf__counter {
+    _Alignas(64) _Atomic uint64_t pieces;
+};
+
 /* `done` holds the number of the newest call whose direct part is over; `staged`,
  * `folded` and `taken` count chunks of all the generation's calls that went over the stage. All are
  * stored with release by the owner, after what they vouch for, and loaded with acquire by the
@@ -37,6 +41,7 @@ struct rf__board {
     _Alignas(64) _Atomic uint64_t folded;
     _Alignas(64) _Atomic uint64_t taken;
     _Alignas(64) struct rf__slot slots[2];
+    struct rf__counter nodes[4]; /* of nodes.c, in the same way */
 };
 
 _Static_assert(sizeof(struct rf__board) <= RF__BOARD_BYTES, "the board must fit");
@@ -84,6 +89,8 @@ int rf__shared_map(struct rf__group *group, int rank, const struct rf__place *pl
 void rf__stage_offer(struct rf__group *group, struct rf__op *op, struct rf__slot *slot, bool begin);
 /* After all have posted, and all have a stage. */
 int rf__stage_begin(struct rf__group *group, struct rf__op *op);
+/* Everybody's stage, as mapped here. */
+int rf__stage_map(struct rf__group *group);
 /* 1 when the call is complete, 0 when it waits, or an error. */
 int rf__stage_run(struct rf__group *group, struct rf__op *op, bool *moved);
 
@@ -103,5 +110,13 @@ int rf__hosts_prior(struct rf__group *group, struct rf__op *op, uint64_t index, 
 /* Sends what is folded, receives and passes on what is complete. */
 int rf__hosts_run(struct rf__group *group, struct rf__op *op, bool *moved);
 void rf__hosts_begin(struct rf__group *group);
+
+/* nodes.c, of the same shape as stage.c: after all have posted, and all have a stage. */
+int rf__nodes_begin(struct rf__group *group, const struct rf__op *op);
+int rf__nodes_run(struct rf__group *group, const struct rf__op *op, bool *moved);
+/* Whether an allreduce takes that way by itself; and how often its buffer goes between nodes then.
+ */
+bool rf__nodes_pay(const struct rf__group *group, const struct rf_call *call);
+double rf__nodes_share(const struct rf__group *group, enum rf_type type);
 
 #endif

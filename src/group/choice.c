@@ -1,10 +1,11 @@
 /* Which algorithm a collective takes where nobody asks for one, and telling of it. Everything that
  * is looked at is the same on all ranks: the table, where the ranks are, the call. */
-#include "group/inner.h"
+#include "group/board.h"
 
 #include "coll/choose.h"
 #include "coll/fold.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { BY_HOSTS_FROM = 8 << 10 };
@@ -39,12 +40,29 @@ void rf__choice_make(struct rf__group *group, struct rf__op *op) {
     }
 }
 
+/* How shared memory is used is no rule of any table: one that leaves the call to it leaves that
+ * too.
+ */
+bool rf__choice_is_by_nodes(const struct rf__group *group, const struct rf__op *op) {
+    return group->nodes.usable && op->params.call.coll == RF_COLL_ALLREDUCE &&
+           (op->algorithm == RF_ALGORITHM_HIERARCHICAL ||
+            (op->algorithm == RF_ALGORITHM_AUTO && rf__nodes_pay(group, &op->params.call)));
+}
+
+/* Of nodes: what comes of it. */
+static void nodes_text(const struct rf__group *group, enum rf_type type, char *out, size_t room) {
+    const struct rf__nodes *nodes = &group->nodes;
+
+    snprintf(out, room, "%d NUMA nodes: %.3g times the buffer goes between them, not %.3g times",
+             nodes->nodes, rf__nodes_share(group, type), 2 * nodes->far);
+}
+
 /* A call is complete: what was chosen for it, and why, told once for each size. */
 void rf__choice_tell(struct rf__group *group, const struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
     size_t bytes = rf__op_bytes(op);
     unsigned bit = 0;
-    char line[512];
+    char line[512], levels[96] = "several hosts with equally many ranks";
 
     for (size_t left = bytes; left && bit < 63; left >>= 1) {
         bit++;
@@ -55,9 +73,12 @@ void rf__choice_tell(struct rf__group *group, const struct rf__op *op) {
     }
     if (!(group->told[call->coll] >> bit & 1)) {
         group->told[call->coll] |= UINT64_C(1) << bit;
+        if (group->nodes.usable) {
+            nodes_text(group, call->type, levels, sizeof levels);
+        }
         rf__choice_text(line, sizeof line, group->options.tuning, group->options.tuning_name,
                         link_of(group), call->coll, group->size, bytes, call->algorithm,
-                        op->algorithm);
+                        op->algorithm, levels);
         group->options.choice(group->options.choice_context, line);
     }
 }

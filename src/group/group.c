@@ -321,6 +321,7 @@ void rf__group_check_local(struct rf__group *group) {
             group->shared.usable = group->hosts.usable = false;
         }
     }
+    rf__nodes_check(group);
 }
 
 /* What has arrived on it: false when it is over. */
@@ -372,7 +373,8 @@ static int begin_call(struct rf__group *group, struct rf__op *op) {
     if (op->algorithm == RF_ALGORITHM_AUTO && !is_plain) {
         rf__choice_make(group, op);
     }
-    group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL;
+    group->nodes.runs = rf__choice_is_by_nodes(group, op);
+    group->hosts.runs = op->algorithm == RF_ALGORITHM_HIERARCHICAL && !group->shared.usable;
     if (group->shared.usable || group->hosts.runs) {
         rf__shared_begin(group, op);
         return 0;
@@ -507,6 +509,11 @@ static bool reduces(enum rf_coll coll) {
     return coll == RF_COLL_ALLREDUCE || coll == RF_COLL_REDUCE || coll == RF_COLL_REDUCE_SCATTER;
 }
 
+/* Several hosts, or several nodes of one, for what can make use of that. */
+static bool has_levels(const struct rf__group *group, const struct rf_call *call) {
+    return (group->hosts.usable || group->nodes.usable) && call->coll == RF_COLL_ALLREDUCE;
+}
+
 /* What can be refused before anything is sent. */
 static int check_call(const struct rf__group *group, const struct rf_call *call,
                       struct rf_error *err) {
@@ -572,12 +579,11 @@ static int check_call(const struct rf__group *group, const struct rf_call *call,
         !group->shared.usable) {
         return rf__fail(err, RF_EUNSUPPORTED, 0, "the group does not share one host's memory");
     }
-    bool by_hosts = group->hosts.usable && call->coll == RF_COLL_ALLREDUCE;
-    if (!is_message && call->algorithm == RF_ALGORITHM_HIERARCHICAL && !by_hosts) {
+    if (!is_message && call->algorithm == RF_ALGORITHM_HIERARCHICAL && !has_levels(group, call)) {
         return rf__fail(
             err, RF_EUNSUPPORTED, 0,
             "algorithm hierarchical is for allreduce on several hosts with equally many "
-            "ranks, numbered host by host");
+            "ranks, numbered host by host, or on one whose ranks are bound to several NUMA nodes");
     }
     bool is_named = call->algorithm != RF_ALGORITHM_AUTO &&
                     call->algorithm != RF_ALGORITHM_SHARED &&
@@ -614,10 +620,9 @@ static void normalise(struct rf__group *group, struct rf_call *call) {
         }
     }
     enum rf_algorithm wanted = group->options.algorithm;
-    bool is_known = wanted == RF_ALGORITHM_SHARED ? group->shared.usable
-                    : wanted == RF_ALGORITHM_HIERARCHICAL
-                        ? group->hosts.usable && call->coll == RF_COLL_ALLREDUCE
-                        : rf__schedule_covers(call->coll, wanted);
+    bool is_known = wanted == RF_ALGORITHM_SHARED         ? group->shared.usable
+                    : wanted == RF_ALGORITHM_HIERARCHICAL ? has_levels(group, call)
+                                                          : rf__schedule_covers(call->coll, wanted);
     if (call->algorithm == RF_ALGORITHM_AUTO && wanted != RF_ALGORITHM_AUTO && is_known) {
         call->algorithm = wanted;
     }
@@ -752,6 +757,7 @@ int rf__group_reset(struct rf__group *group, int rank, int size) {
     group->shared = (struct rf__shared_run){.usable = false};
     group->stage.found = false;
     group->stage.base = 0;
+    group->nodes.base = 0;
     group->suspicion.code = 0;
     rf__error_clear(&group->cause);
     atomic_store_explicit(&group->revoked, false, memory_order_release);

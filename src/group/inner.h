@@ -11,6 +11,7 @@
  *     shared.c   collectives through the host's shared memory
  *     stage.c    the same for ordinary memory
  *     hosts.c    several hosts: from one to the next, beside stage.c
+ *     nodes.c    several NUMA nodes of one host: the same from node to node
  *     message.c  send and recv */
 #ifndef RF_GROUP_INNER_H
 #define RF_GROUP_INNER_H
@@ -153,7 +154,13 @@ enum rf__shared_phase {
     RF__SHARED_FINISHING,
     RF__SHARED_STREAMING
 };
-enum rf__shared_mode { RF__SHARED_INLINE, RF__SHARED_DIRECT, RF__SHARED_STAGED, RF__SHARED_STREAM };
+enum rf__shared_mode {
+    RF__SHARED_INLINE,
+    RF__SHARED_DIRECT,
+    RF__SHARED_STAGED,
+    RF__SHARED_NODES,
+    RF__SHARED_STREAM
+};
 
 /* The ranks of one host that work together on a call: [first, first + size), this one at `index`.
  */
@@ -207,6 +214,20 @@ struct rf__hosts {
     uint64_t partials, sums; /* chunks received from there */
     struct rf__pending_send up_send, down_send;
     struct rf__pending_recv partial, sum; /* the chunk that is being received */
+};
+
+/* One host whose ranks are in several NUMA nodes. */
+struct rf__nodes {
+    bool usable;
+    int nodes;                         /* that are different */
+    int count, index;                  /* teams: runs of ranks in one node; this rank's */
+    int first[RF_MAX_LOCAL_RANKS + 1]; /* their first ranks, and the end */
+    double far; /* buffers that travel between nodes before a sum where nobody minds nodes */
+    bool runs;  /* for the call that runs, if all have a stage */
+    bool is_direct;
+    uint64_t base;                               /* pieces of the generation's calls before */
+    uint64_t pieces, put, folded, summed, taken; /* of the call that runs */
+    uint64_t crossed; /* bytes that this rank has fetched from other teams, for tests */
 };
 
 enum rf__form_state {
@@ -305,6 +326,7 @@ struct rf__group {
     struct rf__shared_run shared;
     struct rf__stage stage;
     struct rf__hosts hosts;
+    struct rf__nodes nodes;
 
     atomic_bool revoked; /* release; partner: rf__group_error's acquire */
     struct rf_error cause;
@@ -329,7 +351,12 @@ void rf__call_text(char *out, size_t bytes, enum rf_coll coll, enum rf_type type
 
 /* choice.c: for a call whose algorithm is AUTO; and, once for each size, to who wants to know. */
 void rf__choice_make(struct rf__group *group, struct rf__op *op);
+/* After that: whether it goes from node to node, within one host. */
+bool rf__choice_is_by_nodes(const struct rf__group *group, const struct rf__op *op);
 void rf__choice_tell(struct rf__group *group, const struct rf__op *op);
+
+/* nodes.c: after shared.usable is known. */
+void rf__nodes_check(struct rf__group *group);
 
 /* form.c: 1 if anything moved; errors revoke the group. */
 int rf__form_start(struct rf__group *group, struct rf_error *err);

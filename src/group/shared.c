@@ -7,6 +7,7 @@
  *     DIRECT  buffers in shared heaps: each rank folds its slice of all inputs into all outputs, or
  *             copies its part, and then waits until all are done
  *     STAGED  ordinary memory: over a block in each rank's heap, see stage.c
+ *     NODES   an allreduce of ranks in several NUMA nodes: see nodes.c
  *     STREAM  an algorithm was asked for by name, or there is no memory for a stage: the schedule
  *             over the links
  *
@@ -98,8 +99,8 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
     if (!small) {
         slot->has_send = find(group, call->send, bytes, &slot->send);
         slot->has_recv = find(group, call->recv, recv_bytes, &slot->recv);
-        small = !(slot->has_send && slot->has_recv) && is_free_to_choose(op) &&
-                group->shared.most <= most_inline(call, group->size, true);
+        small = !group->nodes.runs && !(slot->has_send && slot->has_recv) &&
+                is_free_to_choose(op) && group->shared.most <= most_inline(call, group->size, true);
     }
     if (small) {
         if (bytes) {
@@ -107,7 +108,9 @@ static void offer(struct rf__group *group, struct rf__op *op, struct rf__slot *s
         }
         slot->has_data = 1;
     }
-    if (!group->shared.is_inline && is_free_to_choose(op)) {
+    if (group->nodes.runs) {
+        rf__stage_offer(group, op, slot, false);
+    } else if (!group->shared.is_inline && is_free_to_choose(op)) {
         rf__stage_offer(group, op, slot, !small && !(slot->has_send && slot->has_recv));
     }
 }
@@ -116,8 +119,8 @@ void rf__shared_begin(struct rf__group *group, struct rf__op *op) {
     const struct rf_call *call = &op->params.call;
     group->shared.post++;
     group->shared.most = largest_send(call, group->size);
-    group->shared.is_inline =
-        !group->hosts.runs && group->shared.most <= most_inline(call, group->size, false);
+    group->shared.is_inline = !group->hosts.runs && !group->nodes.runs &&
+                              group->shared.most <= most_inline(call, group->size, false);
     struct rf__slot *slot = rf__slot_of(group, group->rank);
 
     slot->count = call->count;
@@ -200,7 +203,7 @@ static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf
     if (call->coll == RF_COLL_BARRIER) {
         return RF__SHARED_INLINE;
     }
-    if (!is_free_to_choose(op) && !group->hosts.runs) {
+    if (!is_free_to_choose(op) && !group->hosts.runs && !group->nodes.runs) {
         return RF__SHARED_STREAM;
     }
     if (group->shared.is_inline) {
@@ -212,6 +215,10 @@ static enum rf__shared_mode choose_mode(struct rf__group *group, const struct rf
         is_direct = is_direct && slot->has_send && slot->has_recv && !is_moved;
         is_inline = is_inline && slot->has_data;
         is_staged = is_staged && slot->has_stage;
+    }
+    if (group->nodes.runs && (is_staged || !is_free_to_choose(op))) {
+        group->nodes.is_direct = is_direct;
+        return is_staged ? RF__SHARED_NODES : RF__SHARED_STREAM;
     }
     return is_direct   ? RF__SHARED_DIRECT
            : is_inline ? RF__SHARED_INLINE
@@ -275,7 +282,7 @@ static int locate_all(struct rf__group *group, const struct rf__op *op) {
         run->outs[rank] = NULL;
         bool writes =
             call->coll == RF_COLL_ALLREDUCE || (call->coll == RF_COLL_REDUCE && rank == call->root);
-        if (rc == 0 && writes && run->mode == RF__SHARED_DIRECT) {
+        if (rc == 0 && writes && run->mode != RF__SHARED_INLINE) {
             rc = locate(group, op, rank, false, &run->outs[rank]);
         }
         if (rc) {
@@ -392,6 +399,18 @@ static int work(struct rf__group *group, const struct rf_call *call) {
     return 1;
 }
 
+static int begin_work(struct rf__group *group, struct rf__op *op) {
+    bool is_nodes = group->shared.mode == RF__SHARED_NODES;
+    int rc = is_nodes ? rf__nodes_begin(group, op) : 0;
+
+    if (group->shared.mode == RF__SHARED_STAGED) {
+        rc = rf__stage_begin(group, op);
+    } else if (rc == 0 && (!is_nodes || group->nodes.is_direct)) {
+        rc = locate_all(group, op);
+    }
+    return rc;
+}
+
 static int run_phases(struct rf__group *group, struct rf__op *op, bool *moved) {
     struct rf__shared_run *run = &group->shared;
     int rc;
@@ -409,7 +428,7 @@ static int run_phases(struct rf__group *group, struct rf__op *op, bool *moved) {
             return rc;
         }
         run->mode = choose_mode(group, op);
-        if (run->mode == RF__SHARED_STREAM && group->hosts.runs) {
+        if (run->mode == RF__SHARED_STREAM && op->algorithm == RF_ALGORITHM_HIERARCHICAL) {
             return rf__group_fail(group, RF_ENOMEM, group->rank,
                                   "a rank of this host has no memory for a stage");
         }
@@ -426,9 +445,10 @@ static int run_phases(struct rf__group *group, struct rf__op *op, bool *moved) {
             return rf__exec_run(group, op, moved);
         }
         if (!group->hosts.runs) {
-            op->algorithm = RF_ALGORITHM_SHARED;
+            op->algorithm =
+                run->mode == RF__SHARED_NODES ? RF_ALGORITHM_HIERARCHICAL : RF_ALGORITHM_SHARED;
         }
-        rc = run->mode == RF__SHARED_STAGED ? rf__stage_begin(group, op) : locate_all(group, op);
+        rc = begin_work(group, op);
         if (rc) {
             return rc;
         }
@@ -437,6 +457,8 @@ static int run_phases(struct rf__group *group, struct rf__op *op, bool *moved) {
     case RF__SHARED_WORKING:
         if (run->mode == RF__SHARED_STAGED) {
             rc = rf__stage_run(group, op, moved);
+        } else if (run->mode == RF__SHARED_NODES) {
+            rc = rf__nodes_run(group, op, moved);
         } else {
             rc = work(group, &op->params.call);
             *moved = true;
@@ -444,7 +466,7 @@ static int run_phases(struct rf__group *group, struct rf__op *op, bool *moved) {
         if (rc <= 0) {
             return rc;
         }
-        if (run->mode != RF__SHARED_DIRECT) {
+        if (run->mode != RF__SHARED_DIRECT && run->mode != RF__SHARED_NODES) {
             run->phase = RF__SHARED_IDLE;
             return 1;
         }

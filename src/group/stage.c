@@ -315,12 +315,9 @@ void rf__stage_offer(struct rf__group *group, struct rf__op *op, struct rf__slot
     }
 }
 
-int rf__stage_begin(struct rf__group *group, struct rf__op *op) {
+int rf__stage_map(struct rf__group *group) {
     struct rf__stage *stage = &group->stage;
-    size_t most = elements_of_chunk(group, &op->params.call);
 
-    stage->chunks = (op->params.call.count + most - 1) / most;
-    stage->staged = rf__slot_of(group, group->rank)->is_staged;
     for (int k = 0; k < group->shared.team.size; k++) {
         int rank = group->shared.team.first + k, rc = 0;
         const struct rf__place *place = &rf__slot_of(group, rank)->stage;
@@ -333,10 +330,19 @@ int rf__stage_begin(struct rf__group *group, struct rf__op *op) {
             return rc;
         }
     }
+    return 0;
+}
+
+int rf__stage_begin(struct rf__group *group, struct rf__op *op) {
+    struct rf__stage *stage = &group->stage;
+    size_t most = elements_of_chunk(group, &op->params.call);
+
+    stage->chunks = (op->params.call.count + most - 1) / most;
+    stage->staged = rf__slot_of(group, group->rank)->is_staged;
     if (group->hosts.runs) {
         rf__hosts_begin(group);
     }
-    return 0;
+    return rf__stage_map(group);
 }
 
 static int take_next(struct rf__group *group, const struct rf__op *op) {

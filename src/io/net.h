@@ -122,6 +122,9 @@ struct rf__net {
     enum rf__link_kind kind[RF_MAX_RANKS]; /* after open; NONE for the own rank */
     int host[RF_MAX_RANKS]; /* after open: equal for ranks that share memory with each other; every
                                rank is given the same */
+    int node[RF_MAX_RANKS]; /* after open: the NUMA node of that host in which all cores are that
+                               the rank may use; -1: they are in several, or it is not known. Every
+                               rank is given the same */
 };
 
 #endif

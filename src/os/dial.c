@@ -327,7 +327,7 @@ static void stream_up(struct rf__os_net *net, struct rf__conn *conn) {
     }
     rf__conn_unlist(net, conn);
     conn->role = RF__CONN_LINK;
-    rf__tcp_tune(net, link, conn->source.fd);
+    rf__tcp_tune(net, conn->source.fd);
     link->more[link->more_count++] = conn;
     net->base.lanes[conn->peer] = 1 + link->more_count;
 }
@@ -342,7 +342,7 @@ static void link_up(struct rf__os_net *net, struct rf__conn *conn) {
     link->state = RF__LINK_UP;
     link->attempts = 0;
     if (conn->kind == RF__LINK_TCP) {
-        rf__tcp_tune(net, link, conn->source.fd);
+        rf__tcp_tune(net, conn->source.fd);
         net->has_tcp = true;
         /* without memory for more there is one stream */
         link->more = net->streams > 1

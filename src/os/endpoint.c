@@ -68,16 +68,19 @@ void rf__socket_format(const struct sockaddr_storage *address, char out[RF__ADDR
 
 int rf__endpoint_format(const struct rf__endpoint *endpoint, char *out, size_t bytes,
                         struct rf_error *err) {
-    char list[RF__CANDIDATES * RF__ADDRESS_TEXT] = "";
+    char list[RF__CANDIDATES * RF__ADDRESS_TEXT] = "", node[32] = "";
     size_t used = 0;
 
+    if (endpoint->node >= 0) {
+        snprintf(node, sizeof node, " node=%d", endpoint->node);
+    }
     for (int i = 0; i < endpoint->count; i++) {
         char text[RF__ADDRESS_TEXT];
         rf__address_format(&endpoint->addresses[i], text);
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? "," : "", text);
     }
-    int length = snprintf(out, bytes, "rf1 host=%s unix=%s tcp=%s", endpoint->host,
-                          endpoint->name[0] ? endpoint->name : "-", used ? list : "-");
+    int length = snprintf(out, bytes, "rf1 host=%s unix=%s tcp=%s%s", endpoint->host,
+                          endpoint->name[0] ? endpoint->name : "-", used ? list : "-", node);
     if (length < 0 || (size_t)length >= bytes) {
         return rf__fail(err, RF_ELIMIT, 0, "the endpoint text needs %d bytes, and there are %zu",
                         length + 1, bytes);
@@ -159,6 +162,26 @@ static bool parse_candidates(char *list, struct rf__endpoint *out) {
     return true;
 }
 
+/* " node=N", or nothing. */
+static bool take_node(const char **at, int *out) {
+    char digits[6];
+    int node = 0;
+
+    *out = -1;
+    if (!**at) {
+        return true;
+    }
+    if (!take_field(at, " node=", "", digits, sizeof digits) ||
+        strspn(digits, "0123456789") != strlen(digits) || (digits[0] == '0' && digits[1])) {
+        return false;
+    }
+    for (const char *digit = digits; *digit; digit++) {
+        node = node * 10 + (*digit - '0');
+    }
+    *out = node;
+    return node < RF__NODES;
+}
+
 int rf__endpoint_parse(const char *text, struct rf__endpoint *out, struct rf_error *err) {
     char list[RF__CANDIDATES * RF__ADDRESS_TEXT];
     const char *at = text;
@@ -170,8 +193,8 @@ int rf__endpoint_parse(const char *text, struct rf__endpoint *out, struct rf_err
     }
     if (!take_field(&at, "rf1 host=", "-/", out->host, sizeof out->host) ||
         !take_field(&at, " unix=", "-", out->name, sizeof out->name) ||
-        !take_field(&at, " tcp=", "-.:,[]", list, sizeof list) || *at ||
-        !parse_candidates(list, out)) {
+        !take_field(&at, " tcp=", "-.:,[]", list, sizeof list) || !take_node(&at, &out->node) ||
+        *at || !parse_candidates(list, out)) {
         *out = (struct rf__endpoint){0};
         return rf__fail(err, RF_EPROTO, 0, "'%.60s' is no endpoint text of this version", text);
     }

@@ -1,8 +1,9 @@
 /* What a worker publishes so that its peers find it, and the strict reading of what they published:
  *
- *     rf1 host=BOOT/NETNS/UID unix=NAME tcp=ADDRESS:PORT,[ADDRESS]:PORT
+ *     rf1 host=BOOT/NETNS/UID unix=NAME tcp=ADDRESS:PORT,[ADDRESS]:PORT node=NUMBER
  *
- * NAME is that of an abstract unix socket; "-" stands for "none" in either list. */
+ * NAME is that of an abstract unix socket; "-" stands for "none" in either list. The NUMA node is
+ * left out where there is none to tell. */
 #ifndef RF_OS_ENDPOINT_H
 #define RF_OS_ENDPOINT_H
 
@@ -12,6 +13,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+enum { RF__NODES = 65536 }; /* numbers of nodes are below */
 enum { RF__CANDIDATES = 16, RF__HOST_MAX = 96, RF__UNIX_MAX = 48, RF__ADDRESS_TEXT = 64 };
 
 struct rf__address {
@@ -25,6 +27,7 @@ struct rf__endpoint {
     char name[RF__UNIX_MAX]; /* empty: no shared memory */
     struct rf__address addresses[RF__CANDIDATES];
     int count;
+    int node; /* -1: none */
 };
 
 /* RF_ELIMIT where it does not fit. */

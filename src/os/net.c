@@ -670,12 +670,13 @@ static int choose_kind(struct rf__os_net *net, int peer, struct rf_error *err) {
     return 0;
 }
 
-/* Ranks that share memory get the number of the first of them. */
+/* Ranks that share memory get the number of the first of them. And where on the host they are. */
 static void number_hosts(struct rf__os_net *net) {
     for (int rank = 0; rank < net->size; rank++) {
         const struct rf__endpoint *own =
             rank == net->rank ? &net->endpoint : &net->links[rank].endpoint;
         net->base.host[rank] = rank;
+        net->base.node[rank] = own->node;
         for (int other = 0; other < rank; other++) {
             const struct rf__endpoint *theirs =
                 other == net->rank ? &net->endpoint : &net->links[other].endpoint;
@@ -857,6 +858,7 @@ int rf__net_create(const struct rf__net_options *options, struct rf__poller *pol
     net->streams = net->base.most_lanes = options->streams > 1 ? options->streams : 1;
     net->detect_ns = (options->detect_ms > 0 ? options->detect_ms : 3000) * RF__MS;
     net->wake_at = RF__NEVER;
+    net->endpoint.node = options->node;
     rc = rf__host_identity(net->endpoint.host, err);
     if (!rc && net->transport != RF_TRANSPORT_SHM) {
         rc = rf__tcp_listen(net, options->bind, options->port, err);

@@ -21,6 +21,7 @@ struct rf__net_options {
     int port;                    /* TCP; 0: a free one */
     int streams;                 /* TCP connections with each peer, as far as both sides want and
                                     get them; 0: 1 */
+    int node;                    /* of this process, as rf__topology_node has it; told to all */
 };
 
 /* Registers with `poller`, which must outlive the net. `open` may be called again for a later

@@ -142,6 +142,7 @@ struct rf__os_net {
     bool work; /* pump has something to look at */
     int64_t wake_at, probe_at;
     bool has_tcp;
+    bool is_paced; /* the host paces TCP connections, see congestion.c */
 
     /* A rehearsed cut. What is to be closed meanwhile is kept: closing would be noticed. */
     int64_t mute_until; /* 0: none */
@@ -203,7 +204,9 @@ int rf__tcp_accept(int listener); /* the socket, or -errno */
 
 /* After connect: 0 or an errno. Notes both addresses. */
 int rf__tcp_connected(struct rf__conn *conn);
-void rf__tcp_tune(const struct rf__os_net *net, const struct rf__link *link, int fd);
+void rf__tcp_tune(const struct rf__os_net *net, int fd);
+bool rf__tcp_unpaced(int fd);     /* before it connects or listens; whether that changes anything */
+void rf__tcp_pace_if_far(int fd); /* once connected, where it did */
 ssize_t rf__tcp_write(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,
                       const struct iovec *parts, int count);
 ssize_t rf__tcp_read(struct rf__os_net *net, struct rf__link *link, struct rf__conn *conn,

@@ -69,6 +69,7 @@ int rf__tcp_listen(struct rf__os_net *net, const char *bind_address, int port,
         return rf__fail(err, RF_EADDR, -fd, "listening at %s", text);
     }
     net->tcp_listener.source.fd = fd;
+    net->is_paced = rf__tcp_unpaced(fd);
     struct sockaddr_storage name = {0};
     socklen_t length = sizeof name;
     if (getsockname(fd, (struct sockaddr *)&name, &length)) {
@@ -99,6 +100,7 @@ int rf__tcp_dial(const struct rf__address *address) {
     if (fd < 0) {
         return -errno;
     }
+    (void)rf__tcp_unpaced(fd);
     if (connect(fd, (struct sockaddr *)&socket_address, length) && errno != EINPROGRESS) {
         int saved = errno;
         close(fd);
@@ -134,19 +136,14 @@ int rf__tcp_connected(struct rf__conn *conn) {
     return conn->role == RF__CONN_DIAL && !strcmp(conn->local, conn->remote) ? ECONNREFUSED : 0;
 }
 
-/* Between processes of one host nothing is congested, and what paces (BBR) only holds up: 3.6 GB/s
- * in each direction became 1.4. "reno" does not pace and is always there. */
-static const char plain_control[] = "reno";
-
-void rf__tcp_tune(const struct rf__os_net *net, const struct rf__link *link, int fd) {
-    bool same_host = !strcmp(link->endpoint.host, net->endpoint.host);
+void rf__tcp_tune(const struct rf__os_net *net, int fd) {
     int seconds = (int)(net->detect_ns / 3 / NS_PER_SECOND);
 
     seconds = seconds < 1 ? 1 : seconds;
     /* All of these only make things better: where one is refused the link still works. */
     (void)set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (same_host) {
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain_control, strlen(plain_control));
+    if (net->is_paced) {
+        rf__tcp_pace_if_far(fd);
     }
     (void)set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     (void)set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);

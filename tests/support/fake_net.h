@@ -38,10 +38,11 @@ struct fake_net {
 struct fake_world {
     int size, lanes; /* of each link between hosts */
     bool shared;
-    int local;   /* ranks on each host where memory is shared; 0: all on one */
-    size_t most; /* bytes a read or write moves at most; 0: as many as fit */
-    bool late;   /* further lanes are there when the test says so, in net.lanes */
-    int stingy;  /* so many of as many calls to read or write find nothing to do */
+    int local;          /* ranks on each host where memory is shared; 0: all on one */
+    int node[FAKE_MAX]; /* of each rank */
+    size_t most;        /* bytes a read or write moves at most; 0: as many as fit */
+    bool late;          /* further lanes are there when the test says so, in net.lanes */
+    int stingy;         /* so many of as many calls to read or write find nothing to do */
     struct rf__rng rng;
     struct fake_net nets[FAKE_MAX];
     struct fake_queue *queues; /* (from * size + to) * lanes + lane */
@@ -92,6 +93,7 @@ static int fake_open(struct rf__net *net, const struct rf__net_group *group, str
     int local = self->world->local ? self->world->local : group->size;
     for (int peer = 0; peer < group->size; peer++) {
         bool shares = self->world->shared && peer / local == group->rank / local;
+        net->node[peer] = self->world->node[peer];
         net->host[peer] = self->world->shared ? peer / local * local : peer;
         if (peer != group->rank) {
             net->kind[peer] = shares ? RF__LINK_SHM : RF__LINK_TCP;

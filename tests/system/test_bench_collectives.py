@@ -120,6 +120,42 @@ def results():
             for one in (made[0], made[1], sent)]
 
 
+def steps(section="step", **figures_of):
+    """A contest of steps; each of `figures_of` is a list of rounds, each {milliseconds of computing: ratio}."""
+    def row(ratio):
+        return {**dict.fromkeys(figures.STEP_FIGURES, 8.0), "ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "hidden": 0.75}
+    return {**contest(section), "kind": "step",
+            "rounds": {name: [{compute: row(ratio) for compute, ratio in one.items()} for one in each]
+                       for name, each in figures_of.items()}}
+
+
+def step_line(**more):
+    return json.dumps({"compute_ms": 50, "wrong": 0, **dict.fromkeys(figures.STEP_FIGURES, 1.5), **more}) + "\n"
+
+
+def test_lines_of_steps_are_understood_and_wrong_averages_refused():
+    found = figures.parse_steps("noise\n" + step_line() + step_line(compute_ms=0, ratio=2), "x")
+    assert found["50"]["ratio"] == 1.5 and found["0"]["ratio"] == 2 and list(found) == ["50", "0"]
+    for text, says in (("", "no figures"), (step_line(wrong=3), "3 averages"), (step_line(cpu_ms=None), "no line of"),
+                       ('{"compute_ms": 1}\n', "no line of")):
+        with pytest.raises(figures.Unusable, match=says):
+            figures.parse_steps(text, "x")
+
+
+def test_the_goal_of_a_step_is_of_its_default_and_each_time_of_computing():
+    goal = goals.Goal("step", goals.COST, 1.1)
+    made = steps(Ringfold=[{"0": 1.0, "50": 1.3}, {"0": 1.2, "50": 1.3}, {"0": 1.1, "50": 1.0}], other=[{"0": 9.0}])
+    verdict = goals.judge(goal, [made, contest(Ringfold=[{4: 2}])])
+    assert verdict.checked == 2 and verdict.misses == [("allreduce, 2 made-up ranks", "50 ms of computing", 1.3)]
+    assert "50 ms of computing (1.3)" in str(verdict) and str(goal).endswith("at most 1.1 times that of folding alone")
+    assert not goals.judge(goal, [contest(Ringfold=[{4: 2}])]).checked
+
+
+def test_the_table_of_steps():
+    lines = pages.table(steps(Ringfold=[{"0": 1.0}, {"0": 1.5}, {"0": 1.2}])).splitlines()
+    assert lines[-1].split() == ["Ringfold", "0", "8.0", "8.0", "75%", "8.0", "8.0", "8.0", "8.0", "1.20", "0.90–1.60"]
+
+
 def test_the_page_has_what_was_measured_what_misses_and_what_could_not_run():
     page = pages.page(results(), "bench.svg")
     for text in ("| 1 MiB | 10 | 20 | 9 |", "2.00 (MPICH)", "1.80 (Gloo)", "0.9600 Gbit/s",
@@ -152,6 +188,14 @@ def test_our_own_bench_is_understood(monkeypatch):
     found = programs.ours("all_to_all", 3, programs.Sizes(12, 12288, 32), ("--transport", "tcp", "-n", "2"))
     assert sorted(found) == [12, 384, 12288] and all(time > 0 for time in found.values())
     assert programs.bench_knows("--private") and not programs.bench_knows("--nothing-like-it")
+
+
+def test_steps_are_measured_and_average_as_the_folding_does(tmp_path, monkeypatch):
+    if os.environ.get("RINGFOLD_SANITIZE"):
+        pytest.skip("the program that measures is built without sanitizers, and cannot load a library that has them")
+    monkeypatch.setattr(programs, "BINARY", BINARY)
+    found = programs.ddp_step(programs.Built(tmp_path / "work"), 2, (0, 1), 1, MI)
+    assert list(found) == ["0", "1"] and all(row["cpu_ms"] > 0 and row["ratio"] > 0 for row in found.values())
 
 
 def test_a_program_that_fails_is_named(monkeypatch):

@@ -10,7 +10,10 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <cmocka.h>
 
@@ -120,6 +123,36 @@ static void digests_differ_by_one_bit(void **state) {
     assert_int_not_equal(rf__digest_mix(1, 2), rf__digest_mix(2, 1));
 }
 
+/* Whatever loops are taken: against the plain ones of the library's header, at every kind of
+ * length.
+ */
+static void digests_are_xxh3(void **state) {
+    static const size_t lengths[] = {0,     1,     240,   241,   1024,   4096,  8191,
+                                     65535, 65536, 65537, 69631, 131072, 300001};
+    enum { MOST = 300001 + 3 };
+    unsigned char *bytes = malloc(MOST);
+    struct rf__digester *digester = rf__digester_create();
+    (void)state;
+    assert_non_null(bytes);
+    assert_non_null(digester);
+    for (size_t i = 0; i < MOST; i++) {
+        bytes[i] = (unsigned char)(i * 2654435761u >> 13);
+    }
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        for (uint64_t seed = 0; seed < 3; seed++) {
+            const unsigned char *from = bytes + seed; /* at any address */
+            assert_int_equal(rf__digest(from, lengths[k], seed),
+                             XXH3_64bits_withSeed(from, lengths[k], seed));
+        }
+        rf__digester_reset(digester);
+        rf__digester_add(digester, bytes, lengths[k] / 3);
+        rf__digester_add(digester, bytes + lengths[k] / 3, lengths[k] - lengths[k] / 3);
+        assert_int_equal(rf__digester_value(digester), rf__digest(bytes, lengths[k], 0));
+    }
+    rf__digester_destroy(digester);
+    free(bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_read_outwards),
@@ -129,6 +162,7 @@ int main(void) {
         cmocka_unit_test(random_streams_are_stable_and_apart),
         cmocka_unit_test(the_kth_allocation_can_fail),
         cmocka_unit_test(digests_differ_by_one_bit),
+        cmocka_unit_test(digests_are_xxh3),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

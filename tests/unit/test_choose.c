@@ -337,40 +337,39 @@ static void a_choice_is_told_with_its_reason(void **state) {
     char line[256];
     (void)state;
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_DIRECT);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_DIRECT, "levels");
     assert_string_equal(line, "allreduce of 64 KiB on 4 ranks over tcp: direct (table: default, up "
                               "to 16 ranks, above 8 KiB)");
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 100,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_NAIVE);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_NAIVE, "levels");
     assert_string_equal(line, "allreduce of 100 B on 4 ranks over tcp: naive (table: default, up "
                               "to 16 ranks, up to 8 KiB)");
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 100,
-                    RF_ALGORITHM_RING, RF_ALGORITHM_RING);
+                    RF_ALGORITHM_RING, RF_ALGORITHM_RING, "levels");
     assert_string_equal(line, "allreduce of 100 B on 4 ranks over tcp: ring (asked for)");
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_SHM, RF_COLL_BARRIER, 2, 0,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_SHARED);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_SHARED, "levels");
     assert_string_equal(line, "barrier on 2 ranks over shm: shared (table: default)");
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_SHM, RF_COLL_GATHER, 2, 1 << 20,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_NAIVE);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_NAIVE, "levels");
     assert_non_null(strstr(line, "gather of 1 MiB on 2 ranks over shm: naive (by messages: "));
     rf__choice_text(line, sizeof line, NULL, "", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 1 << 20,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_HIERARCHICAL);
-    assert_string_equal(line, "allreduce of 1 MiB on 4 ranks over tcp: hierarchical (several hosts "
-                              "with equally many ranks)");
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_HIERARCHICAL, "levels");
+    assert_string_equal(line, "allreduce of 1 MiB on 4 ranks over tcp: hierarchical (levels)");
     table = (struct rf_tuning){.any_order = true};
     add(RF_COLL_ALLREDUCE, 4, 65536, RF_ALGORITHM_HIERARCHICAL);
     rf__choice_text(line, sizeof line, &table, "t.json", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_DIRECT);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_DIRECT, "levels");
     assert_string_equal(line, "allreduce of 64 KiB on 4 ranks over tcp: direct (table: default, up "
                               "to 16 ranks, above 8 KiB)");
     rf__choice_text(line, sizeof line, &table, "t.json", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_HIERARCHICAL);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_HIERARCHICAL, "levels");
     assert_string_equal(line, "allreduce of 64 KiB on 4 ranks over tcp: hierarchical (table: "
                               "t.json, up to 4 ranks, up to 64 KiB)");
     table = (struct rf_tuning){.any_order = true};
     add(RF_COLL_ALLREDUCE, 4, 65536, RF_ALGORITHM_RING);
     rf__choice_text(line, sizeof line, &table, "t.json", RF_LINK_TCP, RF_COLL_ALLREDUCE, 4, 65536,
-                    RF_ALGORITHM_AUTO, RF_ALGORITHM_RING);
+                    RF_ALGORITHM_AUTO, RF_ALGORITHM_RING, "levels");
     assert_string_equal(line, "allreduce of 64 KiB on 4 ranks over tcp: ring (table: t.json, up to "
                               "4 ranks, up to 64 KiB)");
 }

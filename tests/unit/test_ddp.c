@@ -206,9 +206,12 @@ static int do_shard(struct job *job, struct rf_ddp *ddp, int rank, const struct 
     rf__ddp_shard_skipped(ddp, shard->index % 3); /* twice: they add up */
     rf__ddp_shard_skipped(ddp, 1);
     for (int t = 0; t < job->tensors; t++) {
-        float *gradient = rf__ddp_grad(ddp, t);
+        bool fresh = false;
+        float *gradient =
+            (t + step) % 2 ? rf__ddp_grad_fresh(ddp, t, &fresh) : rf__ddp_grad(ddp, t);
         for (size_t i = 0; i < job->counts[t]; i++) {
-            gradient[i] += gradient_of(job, step, shard->index, t, i);
+            float add = gradient_of(job, step, shard->index, t, i);
+            gradient[i] = fresh ? add : gradient[i] + add;
         }
     }
     self->clock_ns += 1000000000ll * (rank + 1);
@@ -910,6 +913,62 @@ static void wrong_use_is_refused_and_changes_nothing(void **state) {
     group_close(&group);
 }
 
+/* Steps of one member with two tensors: what is added to, what is written, and what nobody touches.
+ */
+static void what_an_earlier_step_has_left_is_in_no_gradient(void **state) {
+    struct rf_ddp_options options;
+    struct group group;
+    struct rf_ddp *ddp = NULL;
+    struct rf_shard shard;
+    struct rf_error err;
+    float a[3] = {0}, b[5] = {0};
+    (void)state;
+    group_open(&group, 1);
+
+    rf__ddp_options_init(&options);
+    assert_int_equal(rf__ddp_create(&group.members[0].base, &options, &ddp, &err), 0);
+    assert_int_equal(rf__ddp_register(ddp, "a", a, 3, &err), 0);
+    assert_int_equal(rf__ddp_register(ddp, "b", b, 5, &err), 0);
+    assert_int_equal(rf__ddp_seal(ddp, &err), 0);
+    for (int step = 0; step < 6; step++) {
+        bool fresh = step == 0, again = true, writes = step % 3 == 2;
+        assert_null(rf__ddp_grad_fresh(ddp, 0, &fresh));
+        assert_int_equal(fresh, step == 0); /* untouched */
+        assert_int_equal(rf__ddp_begin(ddp, NULL, &err), 0);
+        assert_int_equal(rf__ddp_next_shard(ddp, &shard), 1);
+        rf__ddp_shard_samples(ddp, 1);
+        if (writes) { /* from the third step on the buckets lie where they did before */
+            float *gradient = rf__ddp_grad_fresh(ddp, 0, &fresh);
+            assert_true(fresh);
+            for (int i = 0; i < 3; i++) {
+                gradient[i] = 7;
+            }
+            assert_ptr_equal(rf__ddp_grad_fresh(ddp, 0, &again), gradient);
+            assert_false(again);
+            assert_true(rf__ddp_grad(ddp, 0)[2] == 7);
+        } else {
+            assert_true(rf__ddp_grad(ddp, 0)[2] == 0);
+            rf__ddp_grad(ddp, 0)[2] += 5;
+            (void)rf__ddp_grad_fresh(ddp, 0, &again);
+            assert_false(again);
+        }
+        if (step % 2 == 0) {
+            rf__ddp_grad(ddp, 1)[4] += 3;
+        }
+        if (step % 4 < 2) { /* else they count as ready at the commit */
+            assert_int_equal(rf__ddp_ready(ddp, 1), 0);
+            assert_int_equal(rf__ddp_ready(ddp, 0), 0);
+        }
+        assert_int_equal(rf__ddp_shard_done(ddp, 0), 0);
+        assert_int_equal(rf__ddp_commit(ddp, NULL, &err), 0);
+        assert_true(rf__ddp_average(ddp, 0)[2] == (writes ? 7 : 5));
+        assert_true(rf__ddp_average(ddp, 0)[0] == (writes ? 7 : 0));
+        assert_true(rf__ddp_average(ddp, 1)[4] == (step % 2 == 0 ? 3 : 0));
+    }
+    rf__ddp_destroy(ddp);
+    group_close(&group);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_hold_each_tensor_once),
@@ -934,6 +993,7 @@ int main(void) {
         cmocka_unit_test(every_operation_can_fail),
         cmocka_unit_test(every_allocation_can_fail),
         cmocka_unit_test(wrong_use_is_refused_and_changes_nothing),
+        cmocka_unit_test(what_an_earlier_step_has_left_is_in_no_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

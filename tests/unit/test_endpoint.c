@@ -21,6 +21,7 @@ static void read_back(const struct rf__endpoint *endpoint) {
     assert_string_equal(parsed.host, endpoint->host);
     assert_string_equal(parsed.name, endpoint->name);
     assert_int_equal(parsed.count, endpoint->count);
+    assert_int_equal(parsed.node, endpoint->node);
     for (int i = 0; i < parsed.count; i++) {
         assert_int_equal(parsed.addresses[i].v6, endpoint->addresses[i].v6);
         assert_int_equal(parsed.addresses[i].port, endpoint->addresses[i].port);
@@ -40,6 +41,7 @@ static void make_random(struct rf__rng *rng, struct rf__endpoint *out) {
     }
     out->count = (int)rf__rng_below(rng, RF__CANDIDATES + 1);
     out->count += !out->name[0] && !out->count;
+    out->node = rf__rng_below(rng, 2) ? -1 : (int)rf__rng_below(rng, RF__NODES);
     for (int i = 0; i < out->count; i++) {
         struct rf__address *a = &out->addresses[i];
         a->v6 = rf__rng_below(rng, 2);
@@ -106,6 +108,15 @@ static void other_texts_are_refused(void **state) {
         "rf1 host=h unix=u tcp=[fe80::1%eth0]:5",
         "rf1 host=h unix=u tcp=host.example:5",
         "rf1 host=h\n unix=u tcp=1.2.3.4:5",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=-1",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=01",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=1a",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=65536",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=4294967296",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=1 ",
+        "rf1 host=h unix=u tcp=1.2.3.4:5 node=1 node=1",
+        "rf1 host=h unix=u node=1",
     };
     struct rf__endpoint out;
     struct rf_error err;

@@ -12,6 +12,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -291,6 +293,38 @@ static void v6_alone_is_enough(void **state) {
     }
     streams_are_exact(&(struct setting){.transport = RF_TRANSPORT_TCP, .bind = "::1"},
                       RF__LINK_TCP);
+}
+
+/* ---- Congestion control ---- */
+
+static void control_of(int fd, char *name) {
+    socklen_t bytes = 16;
+    memset(name, 0, 17);
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes), 0);
+}
+
+/* BBR is what a connection begins without, and what a far one may get; anything else stays. */
+static void only_bbr_is_replaced(void **state) {
+    char usual[17], now[17];
+    struct node nodes[MOST];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)state;
+    assert_true(fd >= 0);
+    control_of(fd, usual);
+    assert_int_equal(rf__tcp_unpaced(fd), !strcmp(usual, "bbr"));
+    control_of(fd, now);
+    assert_string_equal(now, strcmp(usual, "bbr") ? usual : "reno");
+    close(fd);
+
+    mesh_create(nodes, 2, &(struct setting){.transport = RF_TRANSPORT_TCP});
+    for (int i = 0; i < 2; i++) {
+        const struct rf__os_net *net = (const struct rf__os_net *)nodes[i].net;
+        const struct rf__conn *conn = net->links[!i].conn;
+        control_of(conn->source.fd, now);
+        assert_true(!strcmp(now, usual) || (!strcmp(usual, "bbr") && !strcmp(now, "reno")));
+        assert_int_equal(net->is_paced, !strcmp(usual, "bbr"));
+    }
+    mesh_destroy(nodes, 2);
 }
 
 /* ---- How links end ---- */
@@ -1458,6 +1492,7 @@ int main(void) {
         cmocka_unit_test(shm_streams_are_exact),
         cmocka_unit_test(tcp_streams_are_exact),
         cmocka_unit_test(v6_alone_is_enough),
+        cmocka_unit_test(only_bbr_is_replaced),
         cmocka_unit_test(the_end_comes_last),
         cmocka_unit_test(the_end_is_told_to_those_who_do_not_read),
         cmocka_unit_test(a_killed_worker_is_noticed),

@@ -297,7 +297,7 @@ static void memory_that_runs_out_is_reported(void **state) {
     (void)state;
     rf_plan_options_init(&options);
     options.algorithm = RF_ALGORITHM_DIRECT;
-    options.size = 24;
+    options.size = 16;
     for (; rc != 0; k++) {
         struct rf_plan *plan = NULL;
         struct rf_error err = {0};
