@@ -587,7 +587,9 @@ static void one_of_three_copies(void **state) {
         run_job(job);
         assert_int_equal(job->world.fault[0].hits, 1);
         assert_finished(job, 0);
-        assert_int_equal(job->world.rollbacks, 0);
+        /* In the last unit the others may have left before this one took the state from them: then
+         * it takes it from the newest checkpoint. */
+        assert_in_range(job->world.rollbacks, 0, at == 6);
         assert_true(look_at_all(job, 0) & 1u << 6);
         free_job(job);
         shared_empty(&store);
