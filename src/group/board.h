@@ -74,6 +74,14 @@ static inline void rf__tell_all(struct rf__group *group) {
     }
 }
 
+/* Whether the ranks' buffers of so many bytes are more than the host's last cache holds: only then
+ * are stores better that bypass it (16 MiB on 2 ranks: 540 µs with them, 336 without). */
+static inline bool rf__exceeds_cache(const struct rf__group *group, size_t bytes) {
+    enum { USUAL_CACHE = 32 << 20 };
+    size_t cache = group->options.net->cache_bytes;
+    return bytes * (size_t)group->shared.team.size > (cache ? cache : USUAL_CACHE);
+}
+
 static inline void rf__copy(void *to, const void *from, size_t bytes) {
     if (bytes && to != from) {
         memmove(to, from, bytes);

@@ -33,8 +33,7 @@ enum {
     HELPING = 4,
     BLOCK = 16, /* elements: what rf__slice cuts by */
     COPIED_BYTES = 32 << 10,
-    PIECE_BYTES = 256 << 10, /* of most types */
-    STREAM_STORES_FROM = 4 << 20
+    PIECE_BYTES = 256 << 10 /* of most types */
 };
 
 struct span {
@@ -258,7 +257,7 @@ static void fold_span(struct rf__group *group, const struct rf_call *call,
     }
     if (is_last(group)) {
         int out_count = outputs(group, call, piece, team, span.offset, outs);
-        bool stream = group->nodes.is_direct && call->count * piece->size >= STREAM_STORES_FROM;
+        bool stream = group->nodes.is_direct && rf__exceeds_cache(group, call->count * piece->size);
         rf__fold_last(call->type, call->redop, outs, out_count, from, ins, team.size, span.count,
                       group->shared.divisor, stream);
     } else {

@@ -19,12 +19,7 @@
 
 #include <string.h>
 
-enum {
-    INLINE_LEAST = 2048,
-    INLINE_OF_MANY = 8192,
-    WORK_BYTES = 1 << 20,
-    STREAM_STORES_FROM = 4 << 20
-};
+enum { INLINE_LEAST = 2048, INLINE_OF_MANY = 8192, WORK_BYTES = 1 << 20 };
 
 /* Bytes that the rank's send and recv buffers hold; 0 where it needs none. */
 static size_t send_bytes(const struct rf_call *call, int rank, int size) {
@@ -338,7 +333,7 @@ static int work_fold(struct rf__group *group, const struct rf_call *call) {
     size_t piece = left < WORK_BYTES / size ? left : WORK_BYTES / size;
     if (piece) {
         fold(group, call, outs, out_count, shift, offset + done, piece,
-             call->count * size >= STREAM_STORES_FROM);
+             rf__exceeds_cache(group, call->count * size));
     }
     run->done_bytes += piece * size;
     return done + piece == length;

@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-enum { CHUNK_BYTES = RF__STAGE_BYTES / RF__STAGE_CHUNKS, HELPING = 4 };
+enum { CHUNK_BYTES = RF__STAGE_BYTES / RF__STAGE_CHUNKS, HELPING = 4, BLOCK_BYTES = 16 << 10 };
 
 /* The chunk at hand: elements [at, at + count) of each part. */
 struct chunk {
@@ -114,6 +114,27 @@ struct rf__own_slice rf__stage_slice(const struct rf__group *group, const struct
     return slice;
 }
 
+/* Into this rank's own buffer and then, while it is in the first-level cache, onto the stage: the
+ * others have the stage's lines, and a block copy (memcpy is one instruction of the processor here)
+ * takes them over without asking for what is in them, as a loop's stores would. 1 MiB on 2 ranks:
+ * 120 µs without, 75 with. (In heaps, where the fold has just read the lines, it is the other way
+ * round: 19 and 33.) */
+static void fold_and_stage(const struct rf_call *call, void *out, void *staged,
+                           const void *const *ins, int in_count, size_t count, double divisor) {
+    size_t size = rf_type_size(call->type), most = BLOCK_BYTES / size;
+    const void *from[RF_MAX_LOCAL_RANKS];
+
+    for (size_t done = 0; done < count; done += most) {
+        size_t here = count - done < most ? count - done : most;
+        void *to = (unsigned char *)out + done * size;
+        for (int k = 0; k < in_count; k++) {
+            from[k] = (const unsigned char *)ins[k] + done * size;
+        }
+        rf__fold_many(call->type, call->redop, &to, 1, from, in_count, here, divisor, false);
+        rf__copy((unsigned char *)staged + done * size, to, here * size);
+    }
+}
+
 /* Of several hosts, the last one has the sum; the others go on from what those before folded. */
 static void fold_slice(struct rf__group *group, const struct rf__op *op, uint64_t index) {
     const struct rf_call *call = &op->params.call;
@@ -124,9 +145,11 @@ static void fold_slice(struct rf__group *group, const struct rf__op *op, uint64_
     bool is_first = !hosts->runs || hosts->index == 0;
     bool is_last = !hosts->runs || hosts->index == hosts->count - 1;
     bool has_result = call->coll == RF_COLL_ALLREDUCE || group->rank == call->root;
+    bool is_staged = !is_last || !has_result || call->coll == RF_COLL_ALLREDUCE;
     const void *ins[RF_MAX_LOCAL_RANKS];
-    void *outs[2];
-    int in_count = 0, out_count = 0;
+    void *out = is_last && has_result ? slice.out : slice.staged;
+    double divisor = is_last ? group->shared.divisor : 1;
+    int in_count = 0;
     size_t skip = (size_t)(slice.staged - group->stage.memory) - chunk.offset;
 
     if (!is_first) {
@@ -136,15 +159,10 @@ static void fold_slice(struct rf__group *group, const struct rf__op *op, uint64_
         ins[in_count++] = k == team.index ? input(call, &chunk, 0) + skip
                                           : group->stage.stages[k] + chunk.offset + skip;
     }
-    if (is_last && has_result) {
-        outs[out_count++] = slice.out;
-    }
-    if (!is_last || !has_result || call->coll == RF_COLL_ALLREDUCE) {
-        outs[out_count++] = slice.staged;
-    }
-    if (slice.count) {
-        rf__fold_many(call->type, call->redop, outs, out_count, ins, in_count, slice.count,
-                      is_last ? group->shared.divisor : 1, false);
+    if (slice.count && is_staged && out != slice.staged) {
+        fold_and_stage(call, out, slice.staged, ins, in_count, slice.count, divisor);
+    } else if (slice.count) {
+        rf__fold_many(call->type, call->redop, &out, 1, ins, in_count, slice.count, divisor, false);
     }
 }
 

@@ -117,6 +117,7 @@ enum rf__link_kind { RF__LINK_NONE, RF__LINK_SHM, RF__LINK_TCP };
 struct rf__net {
     const struct rf__net_ops *ops;
     const struct rf__shared_ops *shared;   /* NULL: no memory is shared */
+    size_t cache_bytes;                    /* the last cache's, shared by cores; 0: unknown */
     int most_lanes;                        /* that a link can have; at least 1 */
     int lanes[RF_MAX_RANKS];               /* after open: that can be used; 1, and more later */
     enum rf__link_kind kind[RF_MAX_RANKS]; /* after open; NONE for the own rank */

@@ -824,6 +824,11 @@ static int watch(struct rf__os_net *net, struct rf__conn *conn, struct rf_error 
     return conn->source.fd < 0 ? 0 : rf__poller_add(net->poller, &conn->source, err);
 }
 
+static size_t last_cache_bytes(void) {
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
 int rf__net_create(const struct rf__net_options *options, struct rf__poller *poller,
                    struct rf__net **out, struct rf_error *err) {
     struct rf__os_net *net = NULL;
@@ -859,6 +864,7 @@ int rf__net_create(const struct rf__net_options *options, struct rf__poller *pol
     net->detect_ns = (options->detect_ms > 0 ? options->detect_ms : 3000) * RF__MS;
     net->wake_at = RF__NEVER;
     net->endpoint.node = options->node;
+    net->base.cache_bytes = last_cache_bytes();
     rc = rf__host_identity(net->endpoint.host, err);
     if (!rc && net->transport != RF_TRANSPORT_SHM) {
         rc = rf__tcp_listen(net, options->bind, options->port, err);
