@@ -1,5 +1,5 @@
-/* Matrix products over oneDNN: planned operations, except for sums in float32 (gradients of matrices),
- * where its plain call, which packs both factors, is faster by a twentieth. */
+/* Matrix products over oneDNN: planned operations, except for sums in float32 (gradients of
+ * matrices), where its plain call, which packs both factors, is faster by a twentieth. */
 #include "nn/product.h"
 
 #include "base/assert.h"
