@@ -4,14 +4,16 @@
  *   each block: x += proj(attention(ln_1(x))); x += proj(gelu(fc(ln_2(x))))
  *   loss = cross-entropy(ln_f(x) wte', next token)
  *
- * All matrices are positions x something, a sample's positions one after the other. Kept for the
- * backward pass are, for each block, the residual stream x before each half, queries, keys and
- * values, what attention puts out with a number a row, and what goes into GELU; what comes out of
- * layer norm and GELU is computed again. What goes between layers stands in a few blocks that all
- * of them use, so that it stays in cache.
+ * All matrices are positions x something, a sample's positions one after the other. A block does
+ * all it does for a chunk of samples before it goes to the next chunk, so that what stands between
+ * its layers stays in cache; chunks are whole samples, as many as have a few hundred positions.
  *
- * The head goes over the positions in slices: logits, loss, and at once the gradient by its input
- * and by wte, so that the logits of a large vocabulary never stand whole and are computed once. */
+ * Kept for the backward pass are, for each block, the residual stream x before each half, queries,
+ * keys and values, what attention puts out with a number a row, and what goes into GELU; what comes
+ * out of layer norm and GELU is computed again.
+ *
+ * The head goes over a chunk in slices: logits, loss, and at once the gradient by its input and by
+ * wte, so that the logits of a large vocabulary never stand whole and are computed once. */
 #include "nn/gpt.h"
 
 #include "base/assert.h"
@@ -30,6 +32,7 @@ enum {
     MAX_CONTEXT = 1 << 15, /* a row and a column of attention fit in 32 bits, and so does dropout */
     MAX_VOCABULARY = 1 << 24,
     MAX_BATCH = 1 << 16,
+    CHUNK = 512,              /* positions of a chunk, where a sample has not more */
     LOGITS_AT_ONCE = 1 << 23, /* a slice of the head holds no more, */
     SLICE_LEAST = 64          /* unless its rows would be fewer than this */
 };
@@ -55,7 +58,7 @@ enum product {
     PRODUCTS
 };
 
-/* The products for one number of samples. */
+/* The products for a chunk of some number of samples. */
 struct plan {
     size_t rows, slice;
     struct rf__product products[PRODUCTS];
@@ -85,7 +88,8 @@ struct rf__gpt {
     int batch, tensor_count;
     struct rf__tensor *tensors;
     struct block *blocks;
-    struct plan **plans; /* [count - 1] */
+    int chunk;           /* samples of a chunk */
+    struct plan **plans; /* [samples of the chunk - 1] */
 
     float *parameters;
     size_t parameter_count;
@@ -93,18 +97,20 @@ struct rf__gpt {
     size_t activation_bytes;
     struct stream end;
     float *normed;   /* what comes out of a layer norm: positions x width */
-    float *narrow;   /* positions x width */
-    float *wide;     /* positions x 4 width */
     float *gradient; /* by the residual stream: positions x width */
-    float *dropped;  /* the same with dropout: positions x width, where there is dropout */
+    float *narrow;   /* positions of a chunk x width */
+    float *wide;     /* positions of a chunk x 4 width */
+    float *dropped;  /* positions of a chunk x width, where there is dropout */
     float *logits;   /* a slice */
     float *scratch;  /* of attention */
 };
 
-/* One call of rf__gpt_pass. */
+/* One call of rf__gpt_pass, and the chunk that it is at. */
 struct pass {
     struct rf__gpt *gpt;
     struct plan *plan;
+    size_t sample, samples; /* the first, and how many */
+    size_t row, rows;       /* the same in positions */
     const struct rf__token_batch *batch;
     const struct rf__model_sink *sink; /* NULL: only the loss */
     bool drops;
@@ -206,6 +212,7 @@ static size_t slice_of(const struct rf__gpt *gpt, size_t positions) {
 static size_t carve_activations(struct rf__gpt *gpt, unsigned char *memory) {
     struct carver carver = {.memory = memory};
     const size_t positions = (size_t)gpt->batch * gpt->context;
+    const size_t chunk = (size_t)gpt->chunk * gpt->context;
     for (int i = 0; i < gpt->options.depth; i++) {
         struct block *block = &gpt->blocks[i];
         block->attn_in = carve_stream(&carver, positions, gpt->width);
@@ -217,11 +224,11 @@ static size_t carve_activations(struct rf__gpt *gpt, unsigned char *memory) {
     }
     gpt->end = carve_stream(&carver, positions, gpt->width);
     gpt->normed = carve(&carver, positions * gpt->width);
-    gpt->narrow = carve(&carver, positions * gpt->width);
-    gpt->wide = carve(&carver, positions * 4 * gpt->width);
     gpt->gradient = carve(&carver, positions * gpt->width);
-    gpt->dropped = carve(&carver, gpt->options.dropout > 0 ? positions * gpt->width : 0);
-    gpt->logits = carve(&carver, slice_of(gpt, positions) * gpt->vocabulary);
+    gpt->narrow = carve(&carver, chunk * gpt->width);
+    gpt->wide = carve(&carver, chunk * 4 * gpt->width);
+    gpt->dropped = carve(&carver, gpt->options.dropout > 0 ? chunk * gpt->width : 0);
+    gpt->logits = carve(&carver, slice_of(gpt, chunk) * gpt->vocabulary);
     gpt->scratch = carve(&carver, rf__attention_scratch(gpt->context, gpt->width / gpt->heads));
     return carver.used;
 }
@@ -231,7 +238,7 @@ static int allocate(struct rf__gpt *gpt, struct rf_error *err) {
     gpt->tensor_count = rf__gpt_tensor_count(gpt->options.depth);
     gpt->tensors = rf__alloc((size_t)gpt->tensor_count, sizeof *gpt->tensors);
     gpt->blocks = rf__alloc(depth, sizeof *gpt->blocks);
-    gpt->plans = rf__alloc((size_t)gpt->batch, sizeof(struct plan *));
+    gpt->plans = rf__alloc((size_t)gpt->chunk, sizeof(struct plan *));
     if (!gpt->tensors || !gpt->blocks || !gpt->plans) {
         return rf__fail(err, RF_ENOMEM, 0, "no memory for a gpt of depth %d", gpt->options.depth);
     }
@@ -344,16 +351,16 @@ static int plan_head(struct rf__gpt *gpt, struct rf__product *products, size_t r
     return rc;
 }
 
-/* The plan for `count` samples, made if it is not there yet. */
-static int plan_for(struct rf__gpt *gpt, int count, struct plan **out, struct rf_error *err) {
-    struct plan *plan = gpt->plans[count - 1];
+/* The plan for a chunk of `samples`, made if it is not there yet. */
+static int plan_for(struct rf__gpt *gpt, size_t samples, struct plan **out, struct rf_error *err) {
+    struct plan *plan = gpt->plans[samples - 1];
     int rc = 0;
     if (!plan) {
         plan = rf__alloc(1, sizeof *plan);
         if (!plan) {
-            return rf__fail(err, RF_ENOMEM, 0, "no memory to plan a pass of %d samples", count);
+            return rf__fail(err, RF_ENOMEM, 0, "no memory to plan a pass of %zu samples", samples);
         }
-        plan->rows = (size_t)count * gpt->context;
+        plan->rows = samples * gpt->context;
         plan->slice = slice_of(gpt, plan->rows);
         rc = plan_blocks(gpt, plan, err);
         if (!rc) {
@@ -366,10 +373,18 @@ static int plan_for(struct rf__gpt *gpt, int count, struct plan **out, struct rf
             plan_destroy(plan);
             plan = NULL;
         }
-        gpt->plans[count - 1] = plan;
+        gpt->plans[samples - 1] = plan;
     }
     *out = plan;
     return rc;
+}
+
+/* How many samples a chunk has: of the batch, and of a few hundred positions, as many as there are.
+ */
+static int chunk_of(const struct rf__model_options *options) {
+    int samples = CHUNK / options->gpt.context;
+    samples = samples > 1 ? samples : 1;
+    return samples < options->batch ? samples : options->batch;
 }
 
 int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out,
@@ -397,6 +412,7 @@ int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out
     gpt->vocabulary = (size_t)options->gpt.vocabulary;
     gpt->seed = options->seed;
     gpt->batch = options->batch;
+    gpt->chunk = chunk_of(options);
     gpt->kernels = rf__kernels_best();
     rc = rf__device_open(&gpt->device, err);
     if (!rc) {
@@ -404,7 +420,7 @@ int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out
     }
     if (!rc) {
         rf__gpt_initialise(&gpt->options, gpt->tensors, options->seed);
-        rc = plan_for(gpt, gpt->batch, &plan, err);
+        rc = plan_for(gpt, (size_t)gpt->chunk, &plan, err);
     }
     if (!rc) {
         *out = gpt;
@@ -417,7 +433,7 @@ out:
 
 void rf__gpt_destroy(struct rf__gpt *gpt) {
     if (gpt) {
-        for (int i = 0; gpt->plans && i < gpt->batch; i++) {
+        for (int i = 0; gpt->plans && i < gpt->chunk; i++) {
             plan_destroy(gpt->plans[i]);
         }
         rf__free(gpt->activations);
@@ -449,6 +465,11 @@ size_t rf__gpt_activation_bytes(const struct rf__gpt *gpt) {
 
 /* --- what both directions use --- */
 
+/* Row `row` of the chunk that the pass is at, in memory for all positions. */
+static float *at(const struct pass *p, float *all, size_t width) {
+    return all + p->row * width;
+}
+
 static const float *weight_of(const struct rf__gpt *gpt, int block,
                               enum rf__gpt_block_tensor tensor) {
     return gpt->tensors[rf__gpt_block_tensor(block, tensor)].data;
@@ -460,17 +481,18 @@ static int multiply(const struct pass *p, enum product product, const float *lef
                            right, result, bias, p->err);
 }
 
-/* A layer norm over what `stream` keeps, with the gain that is tensor `tensor` and the shift after
- * it. */
+/* A layer norm over the chunk of `stream`, with the gain that is tensor `tensor` and the shift that
+ * is the next. */
 static struct rf__norm norm_of(const struct pass *p, const struct stream *stream, int tensor) {
-    return (struct rf__norm){.rows = p->plan->rows,
-                             .width = p->gpt->width,
-                             .before = stream->x,
+    const size_t width = p->gpt->width;
+    return (struct rf__norm){.rows = p->rows,
+                             .width = width,
+                             .before = at(p, stream->x, width),
                              .gain = p->gpt->tensors[tensor].data,
                              .shift = p->gpt->tensors[tensor + 1].data,
-                             .mean = stream->mean,
-                             .scale = stream->scale,
-                             .y = p->gpt->normed};
+                             .mean = at(p, stream->mean, 1),
+                             .scale = at(p, stream->scale, 1),
+                             .y = at(p, p->gpt->normed, width)};
 }
 
 /* Dropout of a place in a sample. */
@@ -479,16 +501,16 @@ static struct rf__drop drop_of(const struct pass *p, size_t sample, uint64_t pla
     struct rf__rng step = rf__rng(p->gpt->seed, p->batch->step, place);
     struct rf__rng rng = rf__rng(rf__rng_u64(&step), p->batch->samples[sample], 0);
     return (struct rf__drop){.key = rf__rng_u64(&rng),
-                             .below = p->drops ? (uint32_t)(rate * 0x1p32) : 0,
+                             .below = (uint32_t)(rate * 0x1p32),
                              .scale = (float)(1 / (1 - rate))};
 }
 
-/* y = dropout(x + bias), sample by sample. */
+/* y = dropout(x + bias) for the samples of the chunk, which both begin with. */
 static void drop(const struct pass *p, uint64_t place, const float *x, const float *bias,
                  float *y) {
     const size_t each = p->gpt->context * p->gpt->width;
-    for (size_t i = 0; i < (size_t)p->batch->count; i++) {
-        struct rf__drop d = drop_of(p, i, place);
+    for (size_t i = 0; i < p->samples; i++) {
+        struct rf__drop d = drop_of(p, p->sample + i, place);
         p->gpt->kernels->drop(&d, x + i * each, bias, y + i * each, p->gpt->context, p->gpt->width);
     }
 }
@@ -498,9 +520,10 @@ static uint64_t residual_place(int block, bool mlp) {
 }
 
 /* The head `head` of sample `sample`. */
-static struct rf__attention attention_of(const struct pass *p, const struct block *block,
-                                         int number, size_t sample, size_t head) {
+static struct rf__attention attention_of(const struct pass *p, int number, size_t sample,
+                                         size_t head) {
     const struct rf__gpt *gpt = p->gpt;
+    const struct block *block = &gpt->blocks[number];
     const size_t width = gpt->width / gpt->heads, row = sample * gpt->context;
     float *qkv = block->qkv + row * 3 * gpt->width + head * width;
     struct rf__attention a = {.rows = gpt->context,
@@ -524,12 +547,14 @@ static struct rf__attention attention_of(const struct pass *p, const struct bloc
 
 /* --- forward --- */
 
-static void embed(const struct pass *p, float *x) {
+/* The first x and its layer norm. */
+static void embed(const struct pass *p) {
     const struct rf__gpt *gpt = p->gpt;
+    const struct stream *stream = &gpt->blocks[0].attn_in;
     const float *wte = gpt->tensors[RF__GPT_WTE].data, *wpe = gpt->tensors[RF__GPT_WPE].data;
     const size_t width = gpt->width;
-    float *row = x;
-    for (size_t i = 0; i < (size_t)p->batch->count; i++) {
+    float *x = at(p, stream->x, width), *row = x;
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
         const uint32_t *tokens = p->batch->tokens + i * (gpt->context + 1);
         for (size_t t = 0; t < gpt->context; t++, row += width) {
             memcpy(row, wte + tokens[t] * width, width * sizeof(float));
@@ -539,154 +564,108 @@ static void embed(const struct pass *p, float *x) {
     if (p->drops) {
         drop(p, DROP_EMBEDDING, x, NULL, x);
     }
+    struct rf__norm norm = norm_of(p, stream, rf__gpt_block_tensor(0, RF__GPT_LN_1_WEIGHT));
+    gpt->kernels->norm(&norm);
 }
 
-/* The next x from the one before, what a half of a block puts out without its bias, and that bias;
- * and its layer norm, to `normed`. */
-static void next_stream(const struct pass *p, const struct stream *before, float *out,
-                        const float *bias, uint64_t place, const struct stream *next, int tensor) {
+/* The next x from the one before, what a half of a block puts out (in `narrow`, without its bias),
+ * and that bias; and its layer norm, to `normed`. */
+static void next_stream(const struct pass *p, const struct stream *before, const float *bias,
+                        uint64_t place, const struct stream *next, int tensor) {
     struct rf__norm norm = norm_of(p, next, tensor);
     if (p->drops) {
-        drop(p, place, out, bias, out);
+        drop(p, place, p->gpt->narrow, bias, p->gpt->narrow);
         bias = NULL;
     }
-    norm.before = before->x;
-    norm.delta = out;
+    norm.before = at(p, before->x, p->gpt->width);
+    norm.delta = p->gpt->narrow;
     norm.bias = bias;
-    norm.x = next->x;
+    norm.x = at(p, next->x, p->gpt->width);
     p->gpt->kernels->norm(&norm);
 }
 
 static void attend(const struct pass *p, int number) {
-    const struct block *block = &p->gpt->blocks[number];
-    for (size_t i = 0; i < (size_t)p->batch->count; i++) {
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
         for (size_t head = 0; head < p->gpt->heads; head++) {
-            struct rf__attention a = attention_of(p, block, number, i, head);
+            struct rf__attention a = attention_of(p, number, i, head);
             p->gpt->kernels->attention(&a);
         }
     }
 }
 
-/* From the block's first x and its layer norm in `normed` to the next block's (or the end's). */
+/* From a block's first x and its layer norm in `normed` to the next block's (or the end's). */
 static int forward_block(const struct pass *p, int number) {
     struct rf__gpt *gpt = p->gpt;
     const struct block *block = &gpt->blocks[number];
     const struct stream *next =
         number + 1 < gpt->options.depth ? &gpt->blocks[number + 1].attn_in : &gpt->end;
-    int rc = multiply(p, ATTN, gpt->normed, weight_of(gpt, number, RF__GPT_ATTN_WEIGHT), block->qkv,
-                      weight_of(gpt, number, RF__GPT_ATTN_BIAS));
+    const size_t width = gpt->width;
+    float *normed = at(p, gpt->normed, width), *hidden = at(p, block->hidden, 4 * width);
+    int rc = multiply(p, ATTN, normed, weight_of(gpt, number, RF__GPT_ATTN_WEIGHT),
+                      at(p, block->qkv, 3 * width), weight_of(gpt, number, RF__GPT_ATTN_BIAS));
     if (!rc) {
         attend(p, number);
-        rc = multiply(p, ATTN_PROJ, block->out, weight_of(gpt, number, RF__GPT_ATTN_PROJ_WEIGHT),
-                      gpt->narrow, NULL);
+        rc = multiply(p, ATTN_PROJ, at(p, block->out, width),
+                      weight_of(gpt, number, RF__GPT_ATTN_PROJ_WEIGHT), gpt->narrow, NULL);
     }
     if (!rc) {
-        next_stream(p, &block->attn_in, gpt->narrow, weight_of(gpt, number, RF__GPT_ATTN_PROJ_BIAS),
+        next_stream(p, &block->attn_in, weight_of(gpt, number, RF__GPT_ATTN_PROJ_BIAS),
                     residual_place(number, false), &block->mlp_in,
                     rf__gpt_block_tensor(number, RF__GPT_LN_2_WEIGHT));
-        rc = multiply(p, FC, gpt->normed, weight_of(gpt, number, RF__GPT_FC_WEIGHT), block->hidden,
+        rc = multiply(p, FC, normed, weight_of(gpt, number, RF__GPT_FC_WEIGHT), hidden,
                       weight_of(gpt, number, RF__GPT_FC_BIAS));
     }
     if (!rc) {
-        gpt->kernels->gelu(block->hidden, gpt->wide, p->plan->rows * 4 * gpt->width);
+        gpt->kernels->gelu(hidden, gpt->wide, p->rows * 4 * width);
         rc = multiply(p, PROJ, gpt->wide, weight_of(gpt, number, RF__GPT_PROJ_WEIGHT), gpt->narrow,
                       NULL);
     }
     if (!rc) {
-        next_stream(p, &block->mlp_in, gpt->narrow, weight_of(gpt, number, RF__GPT_PROJ_BIAS),
+        next_stream(p, &block->mlp_in, weight_of(gpt, number, RF__GPT_PROJ_BIAS),
                     residual_place(number, true), next,
                     rf__gpt_block_tensor(number + 1, RF__GPT_LN_1_WEIGHT));
     }
     return rc;
 }
 
-/* --- the head --- */
-
-struct outcome {
-    double loss;
-    int64_t correct;
-};
-
-static int head_multiply(const struct pass *p, enum head_product product, size_t rows,
-                         const float *left, const float *right, float *result) {
-    struct rf__product *products = p->plan->head[rows == p->plan->slice ? 0 : 1];
-    return rf__product_run(&products[product], &p->gpt->device, p->gpt->kernels, left, right,
-                           result, NULL, p->err);
-}
-
-/* From `normed` to the loss and, with a sink, the gradient by `normed`, in `narrow`, and the head's
- * part of the gradient of wte. */
-static int head(const struct pass *p, struct outcome *outcome) {
-    const struct rf__gpt *gpt = p->gpt;
-    const float *wte = gpt->tensors[RF__GPT_WTE].data;
-    float *wte_gradient = p->sink ? p->sink->grad(p->sink->context, RF__GPT_WTE) : NULL;
-    int rc = 0;
-    for (size_t first = 0; first < p->plan->rows && !rc; first += p->plan->slice) {
-        size_t left = p->plan->rows - first;
-        size_t rows = left < p->plan->slice ? left : p->plan->slice;
-        const float *normed = gpt->normed + first * gpt->width;
-        rc = head_multiply(p, LOGITS, rows, normed, wte, gpt->logits);
-        for (size_t i = 0; i < rows && !rc; i++) {
-            size_t sample = (first + i) / gpt->context, t = (first + i) % gpt->context;
-            uint32_t label = p->batch->tokens[sample * (gpt->context + 1) + t + 1];
-            bool right;
-            outcome->loss += gpt->kernels->loss(gpt->logits + i * gpt->vocabulary, gpt->vocabulary,
-                                                label, &right);
-            outcome->correct += right;
-        }
-        if (!rc && p->sink) {
-            rc = head_multiply(p, LOGITS_BACK, rows, gpt->logits, wte,
-                               gpt->narrow + first * gpt->width);
-            if (!rc) {
-                rc = head_multiply(p, WTE_GRADIENT, rows, gpt->logits, normed, wte_gradient);
-            }
-        }
-    }
-    return rc;
-}
-
-/* --- backward --- */
+/* --- backward: the gradient by the residual stream is in `gradient` --- */
 
 static float *gradient_of(const struct pass *p, int tensor) {
     return p->sink->grad(p->sink->context, tensor);
 }
 
-/* Tensors `first` and the one after it are complete: the last first. */
-static int ready(const struct pass *p, int first) {
-    int rc = p->sink->ready(p->sink->context, first + 1);
-    return rc ? rc : p->sink->ready(p->sink->context, first);
+/* Tensors from `first` on are complete: the last first. */
+static int ready(const struct pass *p, int first, int count) {
+    int rc = 0;
+    for (int i = first + count - 1; i >= first && !rc; i--) {
+        rc = p->sink->ready(p->sink->context, i);
+    }
+    return rc;
 }
 
-/* Through a layer norm, from the gradient in `narrow` to that by the residual stream. */
-static int norm_back(const struct pass *p, const struct stream *stream, int tensor, bool add) {
+/* Through a layer norm, from the gradient in `narrow`. */
+static void norm_back(const struct pass *p, const struct stream *stream, int tensor, bool add) {
     struct rf__norm norm = norm_of(p, stream, tensor);
     struct rf__norm_gradients gradients = {.dy = p->gpt->narrow,
-                                           .dx = p->gpt->gradient,
+                                           .dx = at(p, p->gpt->gradient, p->gpt->width),
                                            .add = add,
                                            .gain = gradient_of(p, tensor),
                                            .shift = gradient_of(p, tensor + 1)};
     p->gpt->kernels->norm_backward(&norm, &gradients);
-    return ready(p, tensor);
 }
 
-/* What a half of a block puts out has this gradient. */
+/* What was added to the residual stream has this gradient. */
 static const float *out_gradient(const struct pass *p, uint64_t place) {
+    const float *gradient = at(p, p->gpt->gradient, p->gpt->width);
     if (p->drops) {
-        drop(p, place, p->gpt->gradient, NULL, p->gpt->dropped);
+        drop(p, place, gradient, NULL, p->gpt->dropped);
         return p->gpt->dropped;
     }
-    return p->gpt->gradient;
+    return gradient;
 }
 
-/* A matrix's own gradient and that of its bias (NULL: it has it already); both are then complete.
- */
-static int matrix_gradient(const struct pass *p, enum product product, const float *input,
-                           const float *output, size_t columns, bool bias, int tensor) {
-    if (bias) {
-        p->gpt->kernels->add_columns(output, gradient_of(p, tensor + 1), p->plan->rows, columns);
-    }
-    int rc = multiply(p, product, input, output, gradient_of(p, tensor), NULL);
-    return rc ? rc : ready(p, tensor);
+static void bias_gradient(const struct pass *p, const float *output, size_t columns, int tensor) {
+    p->gpt->kernels->add_columns(output, gradient_of(p, tensor), p->rows, columns);
 }
 
 static int mlp_back(const struct pass *p, int number) {
@@ -696,23 +675,27 @@ static int mlp_back(const struct pass *p, int number) {
     const int fc = rf__gpt_block_tensor(number, RF__GPT_FC_WEIGHT);
     const int ln = rf__gpt_block_tensor(number, RF__GPT_LN_2_WEIGHT);
     const size_t width = gpt->width;
+    float *normed = at(p, gpt->normed, width), *hidden = at(p, block->hidden, 4 * width);
     struct rf__norm norm = norm_of(p, &block->mlp_in, ln);
     const float *out = out_gradient(p, residual_place(number, true));
 
+    bias_gradient(p, out, width, proj + 1);
     int rc = multiply(p, PROJ_BACK, out, gpt->tensors[proj].data, gpt->wide, NULL);
     if (!rc) {
-        gpt->kernels->gelu_backward(block->hidden, gpt->wide, gradient_of(p, fc + 1), p->plan->rows,
-                                    4 * width);
-        rc = matrix_gradient(p, PROJ_GRADIENT, block->hidden, out, width, true, proj);
+        gpt->kernels->gelu_backward(hidden, gpt->wide, gradient_of(p, fc + 1), p->rows, 4 * width);
+        rc = multiply(p, PROJ_GRADIENT, hidden, out, gradient_of(p, proj), NULL);
     }
     if (!rc) {
         gpt->kernels->norm_again(&norm);
-        rc = matrix_gradient(p, FC_GRADIENT, gpt->normed, gpt->wide, 4 * width, false, fc);
+        rc = multiply(p, FC_GRADIENT, normed, gpt->wide, gradient_of(p, fc), NULL);
     }
     if (!rc) {
         rc = multiply(p, FC_BACK, gpt->wide, gpt->tensors[fc].data, gpt->narrow, NULL);
     }
-    return rc ? rc : norm_back(p, &block->mlp_in, ln, true);
+    if (!rc) {
+        norm_back(p, &block->mlp_in, ln, true);
+    }
+    return rc;
 }
 
 /* From the gradient by what attention puts out, in `narrow`, to that by queries, keys and values,
@@ -720,11 +703,11 @@ static int mlp_back(const struct pass *p, int number) {
 static void attend_back(const struct pass *p, int number) {
     const struct rf__gpt *gpt = p->gpt;
     const struct block *block = &gpt->blocks[number];
-    for (size_t i = 0; i < (size_t)p->batch->count; i++) {
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
         for (size_t head = 0; head < gpt->heads; head++) {
-            struct rf__attention a = attention_of(p, block, number, i, head);
-            a.dout = gpt->narrow + (a.out - block->out);
-            a.dq = gpt->wide + (a.q - block->qkv);
+            struct rf__attention a = attention_of(p, number, i, head);
+            a.dout = gpt->narrow + (a.out - at(p, block->out, gpt->width));
+            a.dq = gpt->wide + (a.q - at(p, block->qkv, 3 * gpt->width));
             a.dk = a.dq + gpt->width;
             a.dv = a.dk + gpt->width;
             gpt->kernels->attention_backward(&a);
@@ -742,47 +725,101 @@ static int attention_back(const struct pass *p, int number) {
     struct rf__norm norm = norm_of(p, &block->attn_in, ln);
     const float *out = out_gradient(p, residual_place(number, false));
 
-    int rc = matrix_gradient(p, ATTN_PROJ_GRADIENT, block->out, out, width, true, proj);
+    bias_gradient(p, out, width, proj + 1);
+    int rc =
+        multiply(p, ATTN_PROJ_GRADIENT, at(p, block->out, width), out, gradient_of(p, proj), NULL);
     if (!rc) {
         rc = multiply(p, ATTN_PROJ_BACK, out, gpt->tensors[proj].data, gpt->narrow, NULL);
     }
     if (!rc) {
         attend_back(p, number);
+        bias_gradient(p, gpt->wide, 3 * width, attn + 1);
         gpt->kernels->norm_again(&norm);
-        rc = matrix_gradient(p, ATTN_GRADIENT, gpt->normed, gpt->wide, 3 * width, true, attn);
+        rc = multiply(p, ATTN_GRADIENT, at(p, gpt->normed, width), gpt->wide, gradient_of(p, attn),
+                      NULL);
     }
     if (!rc) {
         rc = multiply(p, ATTN_BACK, gpt->wide, gpt->tensors[attn].data, gpt->narrow, NULL);
     }
-    return rc ? rc : norm_back(p, &block->attn_in, ln, true);
+    if (!rc) {
+        norm_back(p, &block->attn_in, ln, true);
+    }
+    return rc;
 }
 
-static int embedding_back(const struct pass *p) {
+static int backward_block(const struct pass *p, int number) {
+    int rc = mlp_back(p, number);
+    return rc ? rc : attention_back(p, number);
+}
+
+static void embed_back(const struct pass *p) {
     const struct rf__gpt *gpt = p->gpt;
     float *wte = gradient_of(p, RF__GPT_WTE), *wpe = gradient_of(p, RF__GPT_WPE);
     const float *row = out_gradient(p, DROP_EMBEDDING);
     const size_t width = gpt->width;
-    for (size_t i = 0; i < (size_t)p->batch->count; i++) {
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
         const uint32_t *tokens = p->batch->tokens + i * (gpt->context + 1);
         for (size_t t = 0; t < gpt->context; t++, row += width) {
             gpt->kernels->add(row, wpe + t * width, width);
             gpt->kernels->add(row, wte + tokens[t] * width, width);
         }
     }
-    return ready(p, RF__GPT_WTE);
 }
 
-static int backward(const struct pass *p) {
+/* --- the head --- */
+
+struct outcome {
+    double loss;
+    int64_t correct;
+};
+
+static int head_multiply(const struct pass *p, enum head_product product, size_t rows,
+                         const float *left, const float *right, float *result) {
+    struct rf__product *products = p->plan->head[rows == p->plan->slice ? 0 : 1];
+    return rf__product_run(&products[product], &p->gpt->device, p->gpt->kernels, left, right,
+                           result, NULL, p->err);
+}
+
+/* The losses of a slice, from row `first` on; its logits become their gradient. */
+static void slice_loss(const struct pass *p, size_t first, size_t rows, struct outcome *outcome) {
     const struct rf__gpt *gpt = p->gpt;
-    int rc = norm_back(p, &gpt->end, rf__gpt_block_tensor(gpt->options.depth, RF__GPT_LN_1_WEIGHT),
-                       false);
-    for (int i = gpt->options.depth - 1; i >= 0 && !rc; i--) {
-        rc = mlp_back(p, i);
+    for (size_t i = 0; i < rows; i++) {
+        size_t sample = (first + i) / gpt->context, t = (first + i) % gpt->context;
+        uint32_t label = p->batch->tokens[sample * (gpt->context + 1) + t + 1];
+        bool right;
+        outcome->loss +=
+            gpt->kernels->loss(gpt->logits + i * gpt->vocabulary, gpt->vocabulary, label, &right);
+        outcome->correct += right;
+    }
+}
+
+/* From `normed` to the loss and, with a sink, the head's part of the gradient of wte and the
+ * gradient by the residual stream. */
+static int head(const struct pass *p, struct outcome *outcome) {
+    const struct rf__gpt *gpt = p->gpt;
+    const float *wte = gpt->tensors[RF__GPT_WTE].data;
+    int rc = 0;
+    for (size_t first = 0; first < p->rows && !rc; first += p->plan->slice) {
+        size_t left = p->rows - first, rows = left < p->plan->slice ? left : p->plan->slice;
+        const float *normed = at(p, gpt->normed, gpt->width) + first * gpt->width;
+        rc = head_multiply(p, LOGITS, rows, normed, wte, gpt->logits);
         if (!rc) {
-            rc = attention_back(p, i);
+            slice_loss(p, p->row + first, rows, outcome);
+        }
+        if (!rc && p->sink) {
+            rc = head_multiply(p, LOGITS_BACK, rows, gpt->logits, wte,
+                               gpt->narrow + first * gpt->width);
+        }
+        if (!rc && p->sink) {
+            rc = head_multiply(p, WTE_GRADIENT, rows, gpt->logits, normed,
+                               gradient_of(p, RF__GPT_WTE));
         }
     }
-    return rc ? rc : embedding_back(p);
+    if (!rc && p->sink) {
+        norm_back(p, &gpt->end, rf__gpt_block_tensor(gpt->options.depth, RF__GPT_LN_1_WEIGHT),
+                  false);
+    }
+    return rc;
 }
 
 /* --- a pass --- */
@@ -805,6 +842,60 @@ static int check_batch(const struct rf__gpt *gpt, const struct rf__token_batch *
     return 0;
 }
 
+/* Goes to the next chunk, or to the first: whether there is one. Its plan is there. */
+static bool next_chunk(struct pass *p) {
+    const struct rf__gpt *gpt = p->gpt;
+    p->sample += p->samples;
+    size_t left = (size_t)p->batch->count - p->sample;
+    p->samples = left < (size_t)gpt->chunk ? left : (size_t)gpt->chunk;
+    p->row = p->sample * gpt->context;
+    p->rows = p->samples * gpt->context;
+    p->plan = p->samples ? gpt->plans[p->samples - 1] : NULL;
+    return p->samples > 0;
+}
+
+static void before_first_chunk(struct pass *p) {
+    p->sample = p->samples = 0;
+}
+
+static int forward(struct pass *p, struct outcome *outcome) {
+    int rc = 0;
+    before_first_chunk(p);
+    while (next_chunk(p)) {
+        embed(p);
+    }
+    for (int i = 0; i < p->gpt->options.depth; i++) {
+        before_first_chunk(p);
+        while (!rc && next_chunk(p)) {
+            rc = forward_block(p, i);
+        }
+    }
+    before_first_chunk(p);
+    while (!rc && next_chunk(p)) {
+        rc = head(p, outcome);
+    }
+    return rc;
+}
+
+static int backward(struct pass *p) {
+    const int depth = p->gpt->options.depth;
+    int rc = ready(p, rf__gpt_block_tensor(depth, RF__GPT_LN_1_WEIGHT), 2);
+    for (int i = depth - 1; i >= 0 && !rc; i--) {
+        before_first_chunk(p);
+        while (!rc && next_chunk(p)) {
+            rc = backward_block(p, i);
+        }
+        if (!rc) {
+            rc = ready(p, rf__gpt_block_tensor(i, RF__GPT_LN_1_WEIGHT), RF__GPT_BLOCK_TENSORS);
+        }
+    }
+    before_first_chunk(p);
+    while (!rc && next_chunk(p)) {
+        embed_back(p);
+    }
+    return rc ? rc : ready(p, RF__GPT_WTE, 2);
+}
+
 int rf__gpt_pass(struct rf__gpt *gpt, const struct rf__token_batch *batch,
                  const struct rf__model_sink *sink, double *loss_sum, int64_t *correct,
                  struct rf_error *err) {
@@ -814,21 +905,13 @@ int rf__gpt_pass(struct rf__gpt *gpt, const struct rf__token_batch *batch,
                         .drops = sink && batch->samples && gpt->options.dropout > 0,
                         .err = err};
     struct outcome outcome = {0};
+    struct plan *plan;
     int rc = check_batch(gpt, batch, err);
-    if (!rc) {
-        rc = plan_for(gpt, batch->count, &pass.plan, err);
+    if (!rc && batch->count % gpt->chunk) {
+        rc = plan_for(gpt, (size_t)(batch->count % gpt->chunk), &plan, err);
     }
     if (!rc) {
-        struct rf__norm norm =
-            norm_of(&pass, &gpt->blocks[0].attn_in, rf__gpt_block_tensor(0, RF__GPT_LN_1_WEIGHT));
-        embed(&pass, gpt->blocks[0].attn_in.x);
-        gpt->kernels->norm(&norm);
-    }
-    for (int i = 0; i < gpt->options.depth && !rc; i++) {
-        rc = forward_block(&pass, i);
-    }
-    if (!rc) {
-        rc = head(&pass, &outcome);
+        rc = forward(&pass, &outcome);
     }
     if (!rc) {
         *loss_sum = outcome.loss;

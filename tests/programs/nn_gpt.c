@@ -1,12 +1,12 @@
 /* The gpt model by itself, without workers: how fast a step is, and what it computes.
  *
  *   nn_gpt speed DEPTH HEADS WIDTH CONTEXT BATCH VOCABULARY STEPS [f32|bf16]
- *     Tokens a second of forward, backward and AdamW on random tokens (the fastest step), and what
- *     share that is of the rate of this processor's single-precision matrix product, measured
- *     beside it with a 1024 x 1024 x 1024 one: a step counts 6 x parameters x tokens, wpe excepted,
- *     plus 6 x depth x width x context x tokens for attention (causal: half of the square). Time is
- *     the processor's, of this thread, so that it means something on a machine that is not idle;
- *     for one thread: OMP_NUM_THREADS=1.
+ *     Tokens a second of forward, backward and AdamW on random tokens (the median step), and what
+ *     share that is of the rate of this processor's single-precision matrix product, a 1024 x 1024
+ *     x 1024 one before each step (the median share): a step counts 6 x parameters x tokens, wpe
+ * excepted, plus 6 x depth x width x context x tokens for attention (causal: half of the square).
+ * Time is the processor's, of this thread, so that it means something on a machine that is not
+ * idle; for one thread: OMP_NUM_THREADS=1.
  *
  *   nn_gpt dump DEPTH HEADS WIDTH CONTEXT BATCH VOCABULARY FILE [f32|bf16]
  *     Writes parameters, a batch, its loss and all gradients, for another program to compare: lines
@@ -113,18 +113,12 @@ static double pass(struct run *r) {
     return loss;
 }
 
-/* The rate of one large product, in operations a second: the best of a few. */
-static double product_rate(void) {
-    enum { SIDE = 1024 };
-    const size_t bytes = sizeof(float) * SIDE * SIDE;
-    float *a = need(rf__alloc_aligned(bytes)), *b = need(rf__alloc_aligned(bytes));
-    float *c = need(rf__alloc_aligned(bytes));
+enum { SIDE = 1024, MAX_STEPS = 10000 };
+
+/* The rate of one large product, in operations a second: the better of two. */
+static double product_rate(const float *a, const float *b, float *c) {
     double best = 0;
-    for (int i = 0; i < SIDE * SIDE; i++) {
-        a[i] = (float)(i % 7);
-        b[i] = (float)(i % 5);
-    }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 2; i++) {
         double began = cpu_seconds();
         if (dnnl_sgemm('N', 'N', SIDE, SIDE, SIDE, 1.0f, a, SIDE, b, SIDE, 0.0f, c, SIDE)) {
             fprintf(stderr, "nn_gpt: the matrix product failed\n");
@@ -133,38 +127,63 @@ static double product_rate(void) {
         double rate = 2.0 * SIDE * SIDE * SIDE / (cpu_seconds() - began);
         best = rate > best ? rate : best;
     }
-    rf__free(a);
-    rf__free(b);
-    rf__free(c);
     return best;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int count) {
+    qsort(x, (size_t)count, sizeof *x, ascending);
+    return x[count / 2];
+}
+
+static double step(struct run *r, int number) {
+    double tokens = (double)r->options.batch * r->options.gpt.context;
+    for (int k = 0; k < rf__model_tensors(r->model); k++) {
+        memset(r->gradients[k], 0, rf__model_tensor(r->model, k)->count * sizeof(float));
+    }
+    pass(r);
+    double began = cpu_seconds();
+    rf__optimizer_update(r->optimizer, r->model, grad_read, r, 1e-3, 1 / tokens,
+                         (uint64_t)number + 1);
+    return cpu_seconds() - began;
 }
 
 static void speed(struct run *r, int steps) {
     const struct rf__gpt_options *o = &r->options.gpt;
-    double tokens = (double)r->options.batch * o->context, best = 1e30, update = 1e30;
+    double tokens = (double)r->options.batch * o->context;
     double matrices = (double)rf__model_parameters(r->model) - (double)o->context * o->width;
     double work = 6 * matrices * tokens + 6.0 * o->depth * (double)o->width * o->context * tokens;
-    double rate = product_rate();
-    for (int i = 0; i < steps; i++) {
-        double began = cpu_seconds();
-        for (int k = 0; k < rf__model_tensors(r->model); k++) {
-            memset(r->gradients[k], 0, rf__model_tensor(r->model, k)->count * sizeof(float));
+    static double seconds[MAX_STEPS], updates[MAX_STEPS], rates[MAX_STEPS], shares[MAX_STEPS];
+    float *square[3];
+    steps = steps < 1 ? 1 : steps > MAX_STEPS ? MAX_STEPS : steps;
+    for (int i = 0; i < 3; i++) {
+        square[i] = need(rf__alloc_aligned(sizeof(float) * SIDE * SIDE));
+        for (int k = 0; k < SIDE * SIDE; k++) {
+            square[i][k] = (float)(k % 7);
         }
-        pass(r);
-        double middle = cpu_seconds();
-        rf__optimizer_update(r->optimizer, r->model, grad_read, r, 1e-3, 1 / tokens,
-                             (uint64_t)i + 1);
-        double end = cpu_seconds();
-        best = end - began < best ? end - began : best;
-        update = end - middle < update ? end - middle : update;
     }
-    double again = product_rate();
-    rate = again > rate ? again : rate;
-    printf("%.0f tokens/s, %.2f ms a step (AdamW %.2f), %.1f GFLOP/s, %.1f%% of sgemm's %.1f, "
-           "%zu parameters, %.1f MiB of activations, %s\n",
-           tokens / best, best * 1e3, update * 1e3, work / best * 1e-9, 100 * work / best / rate,
-           rate * 1e-9, rf__model_parameters(r->model),
-           (double)rf__model_activation_bytes(r->model) / 1048576, rf__model_compute());
+    step(r, 0);
+    for (int i = 0; i < steps; i++) {
+        rates[i] = product_rate(square[0], square[1], square[2]);
+        double began = cpu_seconds();
+        updates[i] = step(r, i + 1);
+        seconds[i] = cpu_seconds() - began;
+        shares[i] = 100 * work / seconds[i] / rates[i];
+    }
+    double typical = median(seconds, steps);
+    printf("%.0f tokens/s (best %.0f), %.2f ms a step (AdamW %.2f), %.1f GFLOP/s, %.1f%% of "
+           "sgemm's %.1f, %zu parameters, %.1f MiB of activations, %s\n",
+           tokens / typical, tokens / seconds[0], typical * 1e3, median(updates, steps) * 1e3,
+           work / typical * 1e-9, median(shares, steps), median(rates, steps) * 1e-9,
+           rf__model_parameters(r->model), (double)rf__model_activation_bytes(r->model) / 1048576,
+           rf__model_compute());
+    for (int i = 0; i < 3; i++) {
+        rf__free(square[i]);
+    }
 }
 
 static void section(FILE *out, const char *name, const char *kind, const void *data, size_t count,

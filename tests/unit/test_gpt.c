@@ -852,7 +852,8 @@ static void activations_are_as_planned(void **state) {
     struct world *w = world_open(&options);
     size_t positions = 4 * 128, width = 64;
     size_t block = positions * (10 * width + 4 + 4);
-    size_t between = positions * (width + 2 + 7 * width + 65);
+    size_t chunk = 4 * 128;
+    size_t between = positions * (width + 2 + 2 * width) + chunk * (5 * width + 65);
     double planned = (double)(6 * block + between) * sizeof(float);
     double reported = (double)rf__model_activation_bytes(w->model);
     assert_true(reported >= planned);
