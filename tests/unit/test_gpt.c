@@ -971,6 +971,24 @@ static void failed_allocations(void **state) {
     }
 }
 
+/* A size of micro-batch that occurs first when there is no memory: refused, and the next time not.
+ */
+static void failed_plans(void **state) {
+    (void)state;
+    struct world *w = world_open(&tiny), *calm = world_open(&tiny);
+    struct rf__token_batch batch = {.tokens = w->tokens, .count = 3};
+    struct rf_error err = {0};
+    double loss = 0;
+    rf__alloc_fail_after(0);
+    int rc = rf__model_pass(w->model, &batch, NULL, &loss, NULL, &err);
+    rf__alloc_fail_after(-1);
+    assert_int_equal(rc, RF_ENOMEM);
+    assert_non_null(strstr(err.text, "3 samples"));
+    assert_true(world_pass(w, 0, 3, 0) == world_pass(calm, 0, 3, 0));
+    world_close(w);
+    world_close(calm);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_is_right),
@@ -993,6 +1011,7 @@ int main(void) {
         cmocka_unit_test(bf16_where_there_is_bf16),
         cmocka_unit_test(it_learns),
         cmocka_unit_test(failed_allocations),
+        cmocka_unit_test(failed_plans),
     };
     return cmocka_run_group_tests_name("gpt", tests, NULL, NULL);
 }
