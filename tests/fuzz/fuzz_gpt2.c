@@ -23,8 +23,7 @@ static void as_config(const uint8_t *bytes, size_t count) {
         RF_ASSERT(shape.depth > 0 && shape.heads > 0 && shape.width % shape.heads == 0 &&
                   shape.context > 0 && shape.vocabulary > 0 && shape.end < shape.vocabulary);
         char *text = rf__gpt2_shape_text(&shape);
-        RF_ASSERT(text &&
-                  !rf__gpt2_shape_parse(text, strlen(text), "written", &again, NULL));
+        RF_ASSERT(text && !rf__gpt2_shape_parse(text, strlen(text), "written", &again, NULL));
         RF_ASSERT(!memcmp(&shape, &again, sizeof shape));
         free(text);
     }
@@ -56,8 +55,8 @@ static void as_vocabulary(const uint8_t *bytes, size_t count) {
     int code = rf__vocab_parse((const char *)bytes, count, NULL, 0, "fuzzed", &tokenizer, NULL);
     RF_ASSERT(code == 0 || code == RF_EDATA || code == RF_EUNSUPPORTED);
     if (code == 0 && !rf__vocab_texts(tokenizer, &json, &merges, NULL)) {
-        RF_ASSERT(!rf__vocab_parse(json, strlen(json), merges, strlen(merges), "written", &again,
-                                   NULL));
+        RF_ASSERT(
+            !rf__vocab_parse(json, strlen(json), merges, strlen(merges), "written", &again, NULL));
         RF_ASSERT(rf__tokenizer_vocabulary(again) == rf__tokenizer_vocabulary(tokenizer));
         rf__tokenizer_destroy(again);
     }

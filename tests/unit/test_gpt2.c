@@ -1,8 +1,8 @@
 /* Folders in the form of Hugging Face's GPT-2: what is read of them, what is refused and how that
  * is told, what is written, and mutations of all of it. */
 #define FUZZ_GPT2 fuzz_gpt2
-#include "fuzz/fuzz_gpt2.c"
 #include "ckpt/safetensors.h"
+#include "fuzz/fuzz_gpt2.c"
 #include "support/checkpoints.h"
 #include "support/small_ranks.h"
 
@@ -507,9 +507,8 @@ static void exported_and_read(void **state) {
     trained_begin(&t);
     assert_int_equal(export_to(&t, to, NULL), 0);
     const struct blob_file *file = memory_get(to, "config.json");
-    assert_int_equal(rf__gpt2_shape_parse((const char *)file->bytes, file->length, "c", &shape,
-                                          NULL),
-                     0);
+    assert_int_equal(
+        rf__gpt2_shape_parse((const char *)file->bytes, file->length, "c", &shape, NULL), 0);
     assert_memory_equal(&shape, &small_shape, sizeof shape);
     file = memory_get(to, "model.safetensors");
     unsigned char *copy = malloc(file->length);
@@ -557,8 +556,8 @@ static void vocabularies_there_and_back(void **state) {
                                 "\xC4\xA0\xC4\xA0\n");
     assert_non_null(strstr(json, "\"\xC4\xA0the\":258"));
     assert_non_null(strstr(json, "\"<|endoftext|>\":264"));
-    assert_int_equal(
-        rf__vocab_parse(json, strlen(json), merges, strlen(merges), "v", &again, NULL), 0);
+    assert_int_equal(rf__vocab_parse(json, strlen(json), merges, strlen(merges), "v", &again, NULL),
+                     0);
     assert_int_equal(rf__tokenizer_vocabulary(again), rf__tokenizer_vocabulary(tokenizer));
     for (uint32_t token = 0; token < rf__tokenizer_vocabulary(tokenizer); token++) {
         size_t count = rf__tokenizer_token(tokenizer, token, a);
