@@ -23,12 +23,11 @@
 #include "base/status.h"
 #include "coll/fold.h"
 #include "group/runner.h"
+#include "support/threads.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#define CHECK(condition) CHECK_BY("worker", id, condition) /* where `id` is whose thread it is */
 
 enum { WORLD_WORKERS = 6, WORLD_MEETINGS = 4096, WORLD_MESSAGES = 4096, WORLD_UNITS = 256 };
 enum { WORLD_FAULTS = 4, WORLD_EVENTS = RF_EVENT_DIVERGED + 1 };
@@ -896,6 +895,33 @@ static inline void worker_returns(struct worker *w) {
     pthread_mutex_lock(&w->world->lock);
     worker_start(w->world, id_of(w));
     pthread_mutex_unlock(&w->world->lock);
+}
+
+/* A worker's life: it starts anew each time it dies, and so often in all. Returns what the last
+ * life, `live(id, is_first, context)`, ended with. */
+static inline int worker_lives(struct worker *w, int starts,
+                               int (*live)(int id, bool is_first, void *context), void *context) {
+    int rc = RF_ELOST;
+
+    for (int start = 0; rc == RF_ELOST && start < starts; start++) {
+        if (start > 0) {
+            worker_returns(w);
+        }
+        rc = live(id_of(w), start == 0, context);
+    }
+    return rc;
+}
+
+/* At the end: nothing is left over, and the oracle had nothing to say against it. */
+static inline bool world_is_content(const struct world *world) {
+    bool content = world->mismatches == 0 && world->live_ops == 0 && world->live_memory == 0;
+
+    if (!content) {
+        fprintf(stderr,
+                "the world has %d mismatches, and %d operations, %d pieces of memory left\n",
+                world->mismatches, world->live_ops, world->live_memory);
+    }
+    return content;
 }
 
 #endif

@@ -144,8 +144,11 @@ static ssize_t fake_write(struct rf__net *net, int peer, int lane, const struct 
     for (int i = 0; i < count; i++) {
         size_t room = FAKE_QUEUE - (queue->tail - queue->head);
         size_t bytes = fake_bound(self->world, parts[i].iov_len < room ? parts[i].iov_len : room);
-        for (size_t k = 0; k < bytes; k++) {
-            queue->bytes[(queue->tail + k) % FAKE_QUEUE] = ((unsigned char *)parts[i].iov_base)[k];
+        size_t at = queue->tail % FAKE_QUEUE;
+        size_t first = bytes < FAKE_QUEUE - at ? bytes : FAKE_QUEUE - at;
+        if (bytes) {
+            memcpy(queue->bytes + at, parts[i].iov_base, first);
+            memcpy(queue->bytes, (unsigned char *)parts[i].iov_base + first, bytes - first);
         }
         queue->tail += bytes;
         taken += bytes;
@@ -169,8 +172,10 @@ static ssize_t fake_read(struct rf__net *net, int peer, int lane, void *buffer, 
         return 0;
     }
     bytes = fake_bound(self->world, bytes < there ? bytes : there);
-    for (size_t k = 0; k < bytes; k++) {
-        ((unsigned char *)buffer)[k] = queue->bytes[(queue->head + k) % FAKE_QUEUE];
+    size_t at = queue->head % FAKE_QUEUE, first = bytes < FAKE_QUEUE - at ? bytes : FAKE_QUEUE - at;
+    if (bytes) {
+        memcpy(buffer, queue->bytes + at, first);
+        memcpy((unsigned char *)buffer + first, queue->bytes, bytes - first);
     }
     queue->head += bytes;
     return (ssize_t)bytes;

@@ -12,11 +12,13 @@
 #include "base/status.h"
 #include "coll/fold.h"
 #include "group/runner.h"
+#include "support/threads.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#define CHECK(condition)                                                                           \
+    CHECK_BY("rank", rank, condition) /* where `rank` is whose thread it is                        \
+                                       */
 
 enum { RUNNER_RANKS = 8, RUNNER_MEETINGS = 8192 };
 
@@ -329,34 +331,6 @@ static void group_close(struct group *group) {
     free(group->meetings);
     pthread_cond_destroy(&group->changed);
     pthread_mutex_destroy(&group->lock);
-}
-
-/* Runs `body(rank, context)` on a thread for each rank and waits for all. */
-struct rank_thread {
-    pthread_t thread;
-    void (*body)(int rank, void *context);
-    int rank;
-    void *context;
-};
-
-static void *rank_main(void *argument) {
-    struct rank_thread *self = argument;
-    self->body(self->rank, self->context);
-    return NULL;
-}
-
-static void run_ranks(int size, void (*body)(int rank, void *context), void *context) {
-    struct rank_thread threads[RUNNER_RANKS];
-
-    for (int r = 0; r < size; r++) {
-        threads[r] = (struct rank_thread){.body = body, .rank = r, .context = context};
-        if (pthread_create(&threads[r].thread, NULL, rank_main, &threads[r]) != 0) {
-            abort();
-        }
-    }
-    for (int r = 0; r < size; r++) {
-        pthread_join(threads[r].thread, NULL);
-    }
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "os/clock.h"
 #include "os/store_server.h"
+#include "support/threads.h"
 
 #include <ringfold/comm.h>
 #include <ringfold/ddp.h>
@@ -29,15 +30,7 @@
 
 enum { RANKS = 5 };
 
-static atomic_int failed_checks;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, rank, #condition);         \
-            atomic_fetch_add(&failed_checks, 1);                                                   \
-        }                                                                                          \
-    } while (0)
+#define CHECK(condition) CHECK_BY("rank", rank, condition)
 
 static const unsigned char key[] = "sixteen bytes it is, or more";
 
@@ -122,12 +115,6 @@ struct world {
     atomic_int arrived;
 };
 
-struct rank_thread {
-    pthread_t thread;
-    struct world *world;
-    int rank;
-};
-
 static void options_of(struct rf_options *options, const char *job, int rank, int size,
                        enum rf_transport transport) {
     rf_options_init(options);
@@ -143,10 +130,8 @@ static void options_of(struct rf_options *options, const char *job, int rank, in
     memcpy(options->key, key, sizeof key);
 }
 
-static void *rank_main(void *context) {
-    struct rank_thread *self = context;
-    struct world *world = self->world;
-    int rank = self->rank;
+static void rank_main(int rank, void *context) {
+    struct world *world = context;
     struct rf_options options;
     struct rf_error err;
 
@@ -160,24 +145,16 @@ static void *rank_main(void *context) {
         world->body(world->comms[rank], rank, world);
         rf_comm_destroy(world->comms[rank]);
     }
-    return NULL;
 }
 
 static void run_world(int size, enum rf_transport transport,
                       void (*body)(struct rf_comm *comm, int rank, struct world *world)) {
     static int jobs;
     struct world world = {.size = size, .transport = transport, .body = body};
-    struct rank_thread threads[RANKS];
 
     snprintf(world.job, sizeof world.job, "job-%d", jobs++);
     pthread_barrier_init(&world.barrier, NULL, (unsigned)size);
-    for (int rank = 0; rank < size; rank++) {
-        threads[rank] = (struct rank_thread){.world = &world, .rank = rank};
-        assert_int_equal(pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]), 0);
-    }
-    for (int rank = 0; rank < size; rank++) {
-        pthread_join(threads[rank].thread, NULL);
-    }
+    run_threads(size, rank_main, &world);
     pthread_barrier_destroy(&world.barrier);
     assert_int_equal(atomic_exchange(&failed_checks, 0), 0);
 }
@@ -618,21 +595,12 @@ static void again_body(struct rf_comm *comm, int rank, struct world *world) {
 }
 
 static void one_job_after_the_other_on_one_store(void **state) {
-    struct rank_thread threads[2];
-
     (void)state;
     for (int launch = 1; launch <= 4; launch++) {
         struct world world = {
             .size = 2, .transport = RF_TRANSPORT_AUTO, .body = again_body, .calls = launch};
         snprintf(world.job, sizeof world.job, "again");
-        for (int rank = 0; rank < 2; rank++) {
-            threads[rank] = (struct rank_thread){.world = &world, .rank = rank};
-            assert_int_equal(pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]),
-                             0);
-        }
-        for (int rank = 0; rank < 2; rank++) {
-            pthread_join(threads[rank].thread, NULL);
-        }
+        run_threads(2, rank_main, &world);
         assert_int_equal(atomic_exchange(&failed_checks, 0), 0);
     }
 }
@@ -646,7 +614,7 @@ static void put(struct rf_store *client, const char *name, const char *value) {
 /* An earlier launch holds the ranks of generation 1, forms it and ends: the later one waits for its
  * ranks and takes the next generation. */
 static void a_launch_that_overlaps_an_earlier_one_takes_the_next_generation(void **state) {
-    struct rank_thread threads[2];
+    struct threads threads;
     struct rf_store *client;
     struct rf_error err;
     struct world world = {
@@ -657,18 +625,13 @@ static void a_launch_that_overlaps_an_earlier_one_takes_the_next_generation(void
     assert_int_equal(rf_store_open(store.uri, key, sizeof key, 10000, &client, &err), 0);
     put(client, "rf/twice/g/1/m/0", "somebody");
     put(client, "rf/twice/g/1/m/1", "somebody else");
-    for (int rank = 0; rank < 2; rank++) {
-        threads[rank] = (struct rank_thread){.world = &world, .rank = rank};
-        assert_int_equal(pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]), 0);
-    }
+    start_threads(&threads, 2, rank_main, &world);
     nanosleep(&pause, NULL);
     put(client, "rf/twice/generation", "1 00000000000000ff");
     assert_int_equal(rf_store_delete(client, "rf/twice/g/1/m/0", &err), 0);
     nanosleep(&pause, NULL);
     assert_int_equal(rf_store_delete(client, "rf/twice/g/1/m/1", &err), 0);
-    for (int rank = 0; rank < 2; rank++) {
-        pthread_join(threads[rank].thread, NULL);
-    }
+    join_threads(&threads);
     rf_store_close(client);
     assert_int_equal(atomic_exchange(&failed_checks, 0), 0);
 }

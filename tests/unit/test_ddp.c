@@ -12,20 +12,9 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 
 #include <cmocka.h>
 #undef fail /* a macro of cmocka, a member of the runner */
-
-static atomic_int failed_checks;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, rank, #condition);         \
-            atomic_fetch_add(&failed_checks, 1);                                                   \
-        }                                                                                          \
-    } while (0)
 
 /* ---- bucket layout
  * ------------------------------------------------------------------------------------------------
@@ -381,7 +370,7 @@ static void rank_body(int rank, void *context) {
 /* Runs the job; whatever came of it, nothing may be left and every sequence must have matched. */
 static void run_job(struct job *job) {
     atomic_store(&failed_checks, 0);
-    run_ranks(job->size, rank_body, job);
+    run_threads(job->size, rank_body, job);
     rf__alloc_fail_after(-1);
     assert_int_equal(atomic_load(&failed_checks), 0);
     assert_int_equal(job->group.live_ops, 0);

@@ -11,7 +11,6 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -19,16 +18,6 @@
 
 enum { SHARDS = 5, WIDE = 33, MOST_STEPS = 24, KINDS = RF_CHECKPOINT_NONE + 1 };
 enum { PATIENCE_MS = 60000 };
-
-static atomic_int failed_checks;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: worker %d: %s\n", __FILE__, __LINE__, id, #condition);         \
-            atomic_fetch_add(&failed_checks, 1);                                                   \
-        }                                                                                          \
-    } while (0)
 
 struct state {
     float wide[WIDE], one[1];
@@ -92,7 +81,6 @@ static void expect(void) {
 struct self {
     struct job *job;
     int id;
-    pthread_t thread;
 };
 
 static void told(void *context, const struct rf_checkpoint_news *news) {
@@ -250,15 +238,14 @@ static int live(struct self *self, struct rf__runner *runner) {
     return rc;
 }
 
-static void *live_elastic(void *context) {
-    struct self *self = context;
-    struct worker *w = &self->job->world.worker[self->id];
+static void live_elastic(int id, void *context) {
+    struct self self = {.job = context, .id = id};
+    struct worker *w = &self.job->world.worker[id];
 
-    self->job->code[self->id] = live(self, &w->base);
-    if (!self->job->fixed) {
-        worker_leaves(w, self->job->code[self->id] == 0);
+    self.job->code[id] = live(&self, &w->base);
+    if (!self.job->fixed) {
+        worker_leaves(w, self.job->code[id] == 0);
     }
-    return NULL;
 }
 
 /* ---- jobs */
@@ -303,8 +290,6 @@ static void free_job(struct job *job) {
 }
 
 static void run_job(struct job *job) {
-    struct self selves[WORLD_WORKERS];
-
     atomic_store(&failed_checks, 0);
     for (int id = 0; id < job->workers; id++) {
         job->first_step[id] = UINT64_MAX;
@@ -315,16 +300,10 @@ static void run_job(struct job *job) {
             runner->size = job->workers;
             runner->generation = 1;
         }
-        selves[id] = (struct self){.job = job, .id = id};
-        assert_int_equal(pthread_create(&selves[id].thread, NULL, live_elastic, &selves[id]), 0);
     }
-    for (int id = 0; id < job->workers; id++) {
-        pthread_join(selves[id].thread, NULL);
-    }
+    run_threads(job->workers, live_elastic, job);
     assert_int_equal(atomic_load(&failed_checks), 0);
-    assert_int_equal(job->world.mismatches, 0);
-    assert_int_equal(job->world.live_ops, 0);
-    assert_int_equal(job->world.live_memory, 0);
+    assert_true(world_is_content(&job->world));
 }
 
 /* All but `dead` (a mask) went through to the end. */

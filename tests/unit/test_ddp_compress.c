@@ -11,20 +11,9 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 
 #include <cmocka.h>
 #undef fail /* a macro of cmocka, a member of the runner */
-
-static atomic_int failed_checks;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, rank, #condition);         \
-            atomic_fetch_add(&failed_checks, 1);                                                   \
-        }                                                                                          \
-    } while (0)
 
 enum { MOST_TENSORS = 6, MOST_STEPS = 60 };
 
@@ -145,7 +134,7 @@ static void run_sums(struct sums *s, enum rf_wire wire, int size) {
     s->wire = wire;
     s->size = size;
     atomic_store(&failed_checks, 0);
-    run_ranks(size, sum_body, s);
+    run_threads(size, sum_body, s);
     assert_int_equal(atomic_load(&failed_checks), 0);
     assert_int_equal(s->group.mismatches, 0);
     assert_int_equal(s->group.live_ops, 0);
@@ -339,7 +328,7 @@ static void train(int rank, void *context) {
 
 static void run_job(struct job *job) {
     atomic_store(&failed_checks, 0);
-    run_ranks(job->size, train, job);
+    run_threads(job->size, train, job);
     rf__alloc_fail_after(-1);
     assert_int_equal(atomic_load(&failed_checks), 0);
     assert_int_equal(job->group.live_ops, 0);

@@ -19,16 +19,6 @@
 
 enum { MOST_SHARDS = 16, WIDE = 37, STEPS = 4, TENSORS = 3, MOST_STARTS = 3 };
 
-static atomic_int failed_checks;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: worker %d: %s\n", __FILE__, __LINE__, id, #condition);         \
-            atomic_fetch_add(&failed_checks, 1);                                                   \
-        }                                                                                          \
-    } while (0)
-
 struct state {
     float marks[MOST_SHARDS], wide[WIDE], one[1];
     double moments[2];
@@ -205,12 +195,13 @@ static int do_unit(struct job *job, struct rf_ddp *ddp, int id, struct state *st
     return 0;
 }
 
-static int live_once(struct job *job, int id, bool fresh) {
+static int live_once(int id, bool is_first, void *context) {
+    struct job *job = context;
     struct worker *w = &job->world.worker[id];
     struct state state = job->expected[0];
     struct rf_ddp_options options;
     struct rf_ddp *ddp = NULL;
-    bool done = false;
+    bool fresh = is_first && id < job->first, done = false;
 
     if (!fresh) {
         memset(&state, 0x11 * (id + 1), sizeof state);
@@ -247,27 +238,12 @@ static int live_once(struct job *job, int id, bool fresh) {
     return rc;
 }
 
-struct thread {
-    pthread_t thread;
-    struct job *job;
-    int id;
-};
+static void live(int id, void *context) {
+    struct job *job = context;
+    struct worker *w = &job->world.worker[id];
 
-static void *live(void *argument) {
-    struct thread *self = argument;
-    struct job *job = self->job;
-    struct worker *w = &job->world.worker[self->id];
-    int rc = RF_ELOST;
-
-    for (int start = 0; rc == RF_ELOST && start < job->starts[self->id]; start++) {
-        if (start > 0) {
-            worker_returns(w);
-        }
-        rc = live_once(job, self->id, start == 0 && self->id < job->first);
-    }
-    job->code[self->id] = rc;
-    worker_leaves(w, rc == 0);
-    return NULL;
+    job->code[id] = worker_lives(w, job->starts[id], live_once, job);
+    worker_leaves(w, job->code[id] == 0);
 }
 
 /* ---- jobs */
@@ -298,23 +274,13 @@ static void free_job(struct job *job) {
 
 /* Runs it to its end. Whatever came of it, nothing is left over and the oracle was content. */
 static void run_job(struct job *job) {
-    struct thread threads[WORLD_WORKERS];
-
     atomic_store(&failed_checks, 0);
     alarm(60);
     expect(job);
-    for (int id = 0; id < job->workers; id++) {
-        threads[id] = (struct thread){.job = job, .id = id};
-        assert_int_equal(pthread_create(&threads[id].thread, NULL, live, &threads[id]), 0);
-    }
-    for (int id = 0; id < job->workers; id++) {
-        pthread_join(threads[id].thread, NULL);
-    }
+    run_threads(job->workers, live, job);
     alarm(0);
     assert_int_equal(atomic_load(&failed_checks), 0);
-    assert_int_equal(job->world.mismatches, 0);
-    assert_int_equal(job->world.live_ops, 0);
-    assert_int_equal(job->world.live_memory, 0);
+    assert_true(world_is_content(&job->world));
 }
 
 /* All but `dead` (a mask) went through to the end; a worker that came too late may have found the

@@ -201,6 +201,17 @@ static uint64_t oracle(enum rf_type type, enum rf_redop redop, uint64_t a, uint6
     return out;
 }
 
+/* All bytes but those from `begin` to before `end` are `mark` still. Apart from assertions, which
+ * cost far more than what is checked here. */
+static bool untouched(const unsigned char *memory, size_t room, unsigned char mark,
+                      const unsigned char *begin, const unsigned char *end) {
+    bool same = true;
+    for (const unsigned char *p = memory; p < memory + room; p++) {
+        same = same && ((p >= begin && p < end) || *p == mark);
+    }
+    return same;
+}
+
 /* Calls `test` for each level that the machine has, and the best at the end. */
 static void at_each_level(void (*test)(void)) {
     int levels = 0;
@@ -241,9 +252,7 @@ static void check_fold(void) {
                              (unsigned long long)bits_at(d, bytes, i), (unsigned long long)want);
                 }
             }
-            for (unsigned char *p = dst; p < dst + sizeof dst; p++) {
-                assert_true((p >= d && p < d + count * bytes) || *p == 0xa5);
-            }
+            assert_true(untouched(dst, sizeof dst, 0xa5, d, d + count * bytes));
             unsigned char copy[ROOM];
             memcpy(copy, d, count * bytes);
             memcpy(d, l, count * bytes);
@@ -384,7 +393,7 @@ static unsigned char *memory_for(size_t bytes) {
  * `uneven`. */
 static void check_many_of(enum rf_type type, enum rf_redop redop, size_t count, size_t shift,
                           bool uneven) {
-    size_t bytes = rf_type_size(type), room = LARGE * 8 + 128;
+    size_t bytes = rf_type_size(type), room = count * 8 + 128;
     unsigned char *memory[INS], *saved[INS], *fresh = memory_for(room), *want = memory_for(room);
     struct rf__rng rng = rf__rng(count, (uint64_t)type, (uint64_t)redop);
     for (int k = 0; k < INS; k++) {
@@ -421,10 +430,7 @@ static void check_many_of(enum rf_type type, enum rf_redop redop, size_t count, 
             for (int k = 0; k < in_count; k++) {
                 assert_memory_equal(outs[k], want, count * bytes);
             }
-            for (size_t i = 0; i < room; i++) {
-                assert_true((fresh + i >= apart && fresh + i < apart + count * bytes) ||
-                            fresh[i] == 0x5a);
-            }
+            assert_true(untouched(fresh, room, 0x5a, apart, apart + count * bytes));
         }
     }
     for (int k = 0; k < INS; k++) {

@@ -1,78 +1,22 @@
 /* group/: all collectives by all algorithms in groups of 1 to 17 within one process, over links
  * that deliver as they like and over shared memory, against a naive oracle; several in flight;
  * messages; mismatches; deaths. */
-#include "support/fake_net.h"
+#include "support/cluster.h"
 
 #include "base/mem.h"
 #include "coll/fold.h"
 #include "coll/schedule.h"
 #include "group/frame.h"
-#include "group/group.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-
-#include <cmocka.h>
-
-struct cluster {
-    int size;
-    int64_t now;
-    struct fake_world *world;
-    struct rf__group *groups[FAKE_MAX];
-    bool dead[FAKE_MAX];
-};
-
-static void step_all(struct cluster *c) {
-    c->now += 1000;
-    for (int rank = 0; rank < c->size; rank++) {
-        if (!c->dead[rank]) {
-            (void)rf__group_step(c->groups[rank], c->now);
-        }
-    }
-}
 
 static void open_hosts(struct cluster *c, int size, bool shared, int local, size_t most,
                        uint64_t seed) {
-    const char *endpoints[FAKE_MAX];
-    struct rf_error err;
-
-    memset(c, 0, sizeof *c);
-    c->size = size;
-    c->now = 1;
-    c->world = fake_world_create(size, shared, most, seed);
-    c->world->local = local;
-    for (int rank = 0; rank < size; rank++) {
-        endpoints[rank] = "fake";
-    }
-    for (int rank = 0; rank < size; rank++) {
-        struct rf__group_options options = {.job = "test",
-                                            .rank = rank,
-                                            .size = size,
-                                            .detect_ms = 3000,
-                                            .start_timeout_ms = 1000,
-                                            .net = size > 1 ? &c->world->nets[rank].net : NULL,
-                                            .endpoints = endpoints,
-                                            .generation = 7};
-        assert_int_equal(rf__group_create(&options, c->now, &c->groups[rank], &err), 0);
-    }
-    for (int i = 0; i < 10; i++) {
-        step_all(c);
-    }
-    for (int rank = 0; rank < size; rank++) {
-        assert_int_equal(rf__group_state(c->groups[rank]), RF__GROUP_RUNNING);
-    }
+    form_cluster(
+        c, size,
+        &(struct cluster_options){.shared = shared, .local = local, .most = most, .seed = seed});
 }
 
 static void open_cluster(struct cluster *c, int size, bool shared, size_t most, uint64_t seed) {
     open_hosts(c, size, shared, 0, most, seed);
-}
-
-static void close_cluster(struct cluster *c) {
-    for (int rank = 0; rank < c->size; rank++) {
-        rf__group_destroy(c->groups[rank]);
-    }
-    fake_world_destroy(c->world);
 }
 
 /* Elements as doubles, whatever the type. */
@@ -1117,26 +1061,27 @@ static struct rf__net_event withhold_up(struct fake_net *net, int peer) {
     return (struct rf__net_event){0};
 }
 
+/* Three ranks of which 1 and 2 have not found each other yet; `late` has what will tell them. */
+static void create_apart(struct cluster *c, int start_timeout_ms, struct rf__net_event *late) {
+    create_cluster(c, 3,
+                   &(struct cluster_options){.start_timeout_ms = start_timeout_ms, .seed = 1});
+    late[1] = withhold_up(&c->world->nets[1], 2);
+    late[2] = withhold_up(&c->world->nets[2], 1);
+}
+
+static void tell_late(struct cluster *c, const struct rf__net_event *late) {
+    for (int rank = 1; rank < 3; rank++) {
+        struct fake_net *net = &c->world->nets[rank];
+        net->events[net->event_count++] = late[rank];
+    }
+}
+
 /* Two ranks find each other late: to the third, which is through, they must not seem dead. */
 static void forming_takes_its_time_without_seeming_dead(void **state) {
     (void)state;
-    struct cluster c = {.size = 3, .now = 1, .world = fake_world_create(3, false, 0, 1)};
-    const char *endpoints[3] = {"fake", "fake", "fake"};
+    struct cluster c;
     struct rf__net_event late[3];
-    struct rf_error err;
-    for (int rank = 0; rank < 3; rank++) {
-        struct rf__group_options options = {.job = "test",
-                                            .rank = rank,
-                                            .size = 3,
-                                            .detect_ms = 3000,
-                                            .start_timeout_ms = 20000,
-                                            .net = &c.world->nets[rank].net,
-                                            .endpoints = endpoints,
-                                            .generation = 7};
-        assert_int_equal(rf__group_create(&options, c.now, &c.groups[rank], &err), 0);
-    }
-    late[1] = withhold_up(&c.world->nets[1], 2);
-    late[2] = withhold_up(&c.world->nets[2], 1);
+    create_apart(&c, 20000, late);
     for (int i = 0; i < 60; i++) {
         c.now += 100 * RF__MS;
         step_all(&c);
@@ -1144,9 +1089,8 @@ static void forming_takes_its_time_without_seeming_dead(void **state) {
     assert_int_equal(rf__group_state(c.groups[0]), RF__GROUP_RUNNING);
     for (int rank = 1; rank < 3; rank++) {
         assert_int_equal(rf__group_state(c.groups[rank]), RF__GROUP_FORMING);
-        struct fake_net *net = &c.world->nets[rank];
-        net->events[net->event_count++] = late[rank];
     }
+    tell_late(&c, late);
     struct rf_call call = {.coll = RF_COLL_ALLREDUCE, .count = 10, .type = RF_F32};
     step_all(&c);
     run_call(&c, &call, 0, false);
@@ -1156,23 +1100,9 @@ static void forming_takes_its_time_without_seeming_dead(void **state) {
 /* One that is through may leave while the others still form. */
 static void leaving_does_not_keep_others_from_forming(void **state) {
     (void)state;
-    struct cluster c = {.size = 3, .now = 1, .world = fake_world_create(3, false, 0, 1)};
-    const char *endpoints[3] = {"fake", "fake", "fake"};
+    struct cluster c;
     struct rf__net_event late[3];
-    struct rf_error err;
-    for (int rank = 0; rank < 3; rank++) {
-        struct rf__group_options options = {.job = "test",
-                                            .rank = rank,
-                                            .size = 3,
-                                            .detect_ms = 3000,
-                                            .start_timeout_ms = 1000,
-                                            .net = &c.world->nets[rank].net,
-                                            .endpoints = endpoints,
-                                            .generation = 7};
-        assert_int_equal(rf__group_create(&options, c.now, &c.groups[rank], &err), 0);
-    }
-    late[1] = withhold_up(&c.world->nets[1], 2);
-    late[2] = withhold_up(&c.world->nets[2], 1);
+    create_apart(&c, 1000, late);
     for (int i = 0; i < 5; i++) {
         step_all(&c);
     }
@@ -1187,10 +1117,7 @@ static void leaving_does_not_keep_others_from_forming(void **state) {
     for (int i = 0; i < 5; i++) {
         step_all(&c);
     }
-    for (int rank = 1; rank < 3; rank++) {
-        struct fake_net *net = &c.world->nets[rank];
-        net->events[net->event_count++] = late[rank];
-    }
+    tell_late(&c, late);
     for (int i = 0; i < 5; i++) {
         step_all(&c);
     }

@@ -1,75 +1,22 @@
 /* group/: links of several lanes. Pieces of a message overtake each other at random, lanes come up
  * late and at one end first, workers die and leave with data on every lane: results have the bits
  * that one lane gives, and nobody waits for ever. */
-#include "support/fake_net.h"
+#include "support/cluster.h"
 
 #include "coll/schedule.h"
 #include "group/frame.h"
-#include "group/group.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-
-#include <cmocka.h>
 
 enum { MOST = 5, SPREAD = 256 << 10 /* larger messages take all lanes */ };
 
-struct cluster {
-    int size;
-    int64_t now;
-    struct fake_world *world;
-    struct rf__group *groups[MOST];
-    bool dead[MOST];
-};
-
-static void step_all(struct cluster *c) {
-    c->now += 1000;
-    for (int rank = 0; rank < c->size; rank++) {
-        if (!c->dead[rank]) {
-            (void)rf__group_step(c->groups[rank], c->now);
-        }
-    }
-}
-
-static void open_late(struct cluster *c, int size, int lanes, bool late, int stingy,
-                      uint64_t seed) {
-    const char *endpoints[MOST] = {"fake", "fake", "fake", "fake", "fake"};
-    struct rf_error err;
-
-    *c = (struct cluster){.size = size, .now = 1};
-    c->world = fake_world_create(size, false, 0, seed);
-    fake_set_lanes(c->world, lanes);
-    c->world->late = late;
-    for (int rank = 0; rank < size; rank++) {
-        struct rf__group_options options = {.job = "test",
-                                            .rank = rank,
-                                            .size = size,
-                                            .detect_ms = 3000,
-                                            .start_timeout_ms = 1000,
-                                            .net = &c->world->nets[rank].net,
-                                            .endpoints = endpoints,
-                                            .generation = 7};
-        assert_int_equal(rf__group_create(&options, c->now, &c->groups[rank], &err), 0);
-    }
-    for (int i = 0; i < 10; i++) {
-        step_all(c);
-    }
-    for (int rank = 0; rank < size; rank++) {
-        assert_int_equal(rf__group_state(c->groups[rank]), RF__GROUP_RUNNING);
-    }
-    c->world->stingy = stingy;
+static void open_late(struct cluster *c, int lanes, int stingy, uint64_t seed) {
+    form_cluster(
+        c, 2,
+        &(struct cluster_options){.lanes = lanes, .late = true, .stingy = stingy, .seed = seed});
 }
 
 static void open_cluster(struct cluster *c, int size, int lanes, int stingy, uint64_t seed) {
-    open_late(c, size, lanes, false, stingy, seed);
-}
-
-static void close_cluster(struct cluster *c) {
-    for (int rank = 0; rank < c->size; rank++) {
-        rf__group_destroy(c->groups[rank]);
-    }
-    fake_world_destroy(c->world);
+    form_cluster(c, size,
+                 &(struct cluster_options){.lanes = lanes, .stingy = stingy, .seed = seed});
 }
 
 /* One collective on all ranks: inputs that make every order of folding give other bits. */
@@ -79,6 +26,19 @@ struct job {
     size_t in_bytes, out_bytes;
     struct rf__op *op[MOST];
 };
+
+static void fill(unsigned char *at, enum rf_type type, size_t count, int rank) {
+    size_t bytes = rf_type_size(type);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t mixed = ((uint32_t)i + 77 * (uint32_t)rank) * 2654435761u;
+        float value = (float)(mixed >> 12) / 1048573.0F;
+        if (type == RF_F32) {
+            memcpy(at + bytes * i, &value, bytes);
+        } else {
+            memset(at + bytes * i, (int)(value * 50), bytes);
+        }
+    }
+}
 
 static void begin(struct cluster *c, struct job *job, const struct rf_call *call) {
     size_t part = call->count * rf_type_size(call->type), all = part * (size_t)c->size;
@@ -91,19 +51,10 @@ static void begin(struct cluster *c, struct job *job, const struct rf_call *call
     job->in_bytes = many_in ? all : part;
     job->out_bytes = many_out ? all : part;
     for (int rank = 0; rank < c->size; rank++) {
-        struct rf__rng rng = rf__rng(11, (uint64_t)rank, 0);
         struct rf_error err;
         job->in[rank] = malloc(job->in_bytes + 8);
         job->out[rank] = calloc(1, job->out_bytes + 8);
-        for (size_t i = 0; i < job->in_bytes / rf_type_size(call->type); i++) {
-            float value = (float)rf__rng_below(&rng, 1 << 20) / 1048573.0F;
-            if (call->type == RF_F32) {
-                memcpy(job->in[rank] + 4 * i, &value, 4);
-            } else {
-                memset(job->in[rank] + i * rf_type_size(call->type), (int)(value * 50),
-                       rf_type_size(call->type));
-            }
-        }
+        fill(job->in[rank], call->type, job->in_bytes / rf_type_size(call->type), rank);
         struct rf__op_params params = {.call = *call};
         params.call.send = job->in[rank];
         params.call.recv = job->out[rank];
@@ -258,7 +209,7 @@ static void lanes_may_come_late(void **state) {
         open_cluster(&one, 2, 1, 0, 1);
         begin(&one, &expected, &call);
         run(&one, &expected);
-        open_late(&c, 2, 4, true, 3, (uint64_t)turn);
+        open_late(&c, 4, 3, (uint64_t)turn);
         for (int k = 0; k < 3; k++) {
             begin(&c, &jobs[k], &call);
         }

@@ -5,10 +5,10 @@
 #include "base/status.h"
 #include "os/clock.h"
 #include "support/indexed_set.h"
+#include "support/threads.h"
 #include "train/train.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -202,7 +202,6 @@ struct worker {
     struct memory_files beside; /* indices; none where it has no operations */
     struct rf_train_options options;
     uint64_t stop_at; /* asks for a stop in this step; 0: never */
-    pthread_t thread;
 
     int code;
     struct rf_error err;
@@ -271,8 +270,15 @@ static bool on_stop(void *context) {
     return w->asked == w->stop_at;
 }
 
-static void *work(void *context) {
-    struct worker *w = context;
+struct group {
+    struct meeting meeting;
+    struct worker workers[RANKS];
+    int size;
+};
+
+static void work(int rank, void *context) {
+    struct group *g = context;
+    struct worker *w = &g->workers[rank];
     const struct rf_train_callbacks callbacks = {.start = on_start,
                                                  .step = on_step,
                                                  .epoch = on_epoch,
@@ -283,14 +289,7 @@ static void *work(void *context) {
     const struct rf__data_io io = {.files = &w->blobs.base,
                                    .beside = w->beside.base.ops ? &w->beside.base : NULL};
     w->code = rf__train(&w->runner.base, &io, NULL, &w->options, &callbacks, &w->result, &w->err);
-    return NULL;
 }
-
-struct group {
-    struct meeting meeting;
-    struct worker workers[RANKS];
-    int size;
-};
 
 static struct group *group_make(int size) {
     struct group *g = calloc(1, sizeof *g);
@@ -315,12 +314,7 @@ static struct group *group_make(int size) {
 }
 
 static void group_run(struct group *g) {
-    for (int r = 0; r < g->size; r++) {
-        assert_int_equal(pthread_create(&g->workers[r].thread, NULL, work, &g->workers[r]), 0);
-    }
-    for (int r = 0; r < g->size; r++) {
-        pthread_join(g->workers[r].thread, NULL);
-    }
+    run_threads(g->size, work, g);
 }
 
 /* Runs it, and every worker must have come through. */

@@ -17,8 +17,7 @@ enum { STEPS = 18, MOST_FLOATS = 40000 }; /* two epochs of 9 */
 
 struct trainee {
     struct job *job;
-    pthread_t thread;
-    int id, starts, stop_at; /* asks for a stop when it is asked so often; 0: never */
+    int starts, stop_at; /* asks for a stop when it is asked so often; 0: never */
     int code, asked, epochs;
     struct rf_error err;
     struct rf_train_result result;
@@ -75,7 +74,8 @@ static bool on_stop(void *context) {
     return ++t->asked == t->stop_at;
 }
 
-static int train_once(struct trainee *t) {
+static int train_once(int id, bool is_first, void *context) {
+    struct trainee *t = context;
     const struct rf_train_callbacks callbacks = {
         .step = on_step, .epoch = on_epoch, .tensor = on_tensor, .stop = on_stop, .context = t};
     struct memory_blobs blobs = {{&memory_ops}, false};
@@ -83,6 +83,7 @@ static int train_once(struct trainee *t) {
     struct rf__data_io io = {.files = &blobs.base};
     struct rf_train_options options;
 
+    (void)is_first;
     rf__train_options_init(&options);
     options.data = "set";
     options.optimizer = "adamw";
@@ -97,26 +98,19 @@ static int train_once(struct trainee *t) {
         beside = t->beside;
         io.beside = &beside.base;
     }
-    return rf__train(&t->job->world.worker[t->id].base, &io, NULL, &options, &callbacks, &t->result,
+    return rf__train(&t->job->world.worker[id].base, &io, NULL, &options, &callbacks, &t->result,
                      &t->err);
 }
 
-static void *work(void *context) {
-    struct trainee *t = context;
-    struct worker *w = &t->job->world.worker[t->id];
+static void work(int id, void *context) {
+    struct job *job = context;
+    struct trainee *t = &job->trainee[id];
 
-    if (t->id < t->job->first) {
-        await_others(&t->job->world, t->id);
+    if (id < job->first) {
+        await_others(&job->world, id);
     }
-    t->code = RF_ELOST;
-    for (int start = 0; t->code == RF_ELOST && start < t->starts; start++) {
-        if (start > 0) {
-            worker_returns(w);
-        }
-        t->code = train_once(t);
-    }
-    worker_leaves(w, t->code == 0 && !t->result.late);
-    return NULL;
+    t->code = worker_lives(&job->world.worker[id], t->starts, train_once, t);
+    worker_leaves(&job->world.worker[id], t->code == 0 && !t->result.late);
 }
 
 static struct job *new_job(int first, int workers) {
@@ -130,7 +124,7 @@ static struct job *new_job(int first, int workers) {
     job->workers = workers;
     for (int id = 0; id < workers; id++) {
         job->trainee[id] = (struct trainee){
-            .job = job, .id = id, .starts = 1, .parameters = calloc(MOST_FLOATS, sizeof(float))};
+            .job = job, .starts = 1, .parameters = calloc(MOST_FLOATS, sizeof(float))};
     }
     return job;
 }
@@ -150,13 +144,7 @@ static int run_job(struct job *job, bool stopped) {
     int results = 0;
 
     alarm(120);
-    for (int id = 0; id < job->workers; id++) {
-        assert_int_equal(pthread_create(&job->trainee[id].thread, NULL, work, &job->trainee[id]),
-                         0);
-    }
-    for (int id = 0; id < job->workers; id++) {
-        pthread_join(job->trainee[id].thread, NULL);
-    }
+    run_threads(job->workers, work, job);
     alarm(0);
     for (int id = 0; id < job->workers; id++) {
         const struct trainee *t = &job->trainee[id];
@@ -185,9 +173,7 @@ static int run_job(struct job *job, bool stopped) {
             assert_true(t->result.test_loss == one->result.test_loss);
         }
     }
-    assert_int_equal(job->world.mismatches, 0);
-    assert_int_equal(job->world.live_ops, 0);
-    assert_int_equal(job->world.live_memory, 0);
+    assert_true(world_is_content(&job->world));
     return results;
 }
 
@@ -252,13 +238,7 @@ static void too_much_damage_ends_latecomers_too(void **state) {
         }
         set_damage();
         alarm(120);
-        for (int id = 0; id < 4; id++) {
-            struct trainee *t = &job->trainee[id];
-            assert_int_equal(pthread_create(&t->thread, NULL, work, t), 0);
-        }
-        for (int id = 0; id < 4; id++) {
-            pthread_join(job->trainee[id].thread, NULL);
-        }
+        run_threads(4, work, job);
         alarm(0);
         set_damage();
         for (int id = 0; id < 4; id++) {
