@@ -428,7 +428,7 @@ static void value_text(const struct train_settings *settings, const struct setti
         break;
     case REAL:
     case SHARE:
-        if (*(const double *)field < 0) { /* the model's own */
+        if (*(const double *)field == -1) { /* the model's own */
             snprintf(out, bytes, "auto");
         } else {
             snprintf(out, bytes, "%.17g", *(const double *)field);

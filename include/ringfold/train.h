@@ -42,10 +42,10 @@ struct rf_train_options {
     const char *optimizer; /* "sgd" or "adamw" */
     double lr, momentum;   /* lr 0: 0.001 for adamw, 0.05 for sgd */
     double beta2;          /* of adamw; 0: 0.999, or for gpt 0.95 */
-    double weight_decay;   /* decoupled, not for biases; negative: 0, or for gpt 0.1 */
+    double weight_decay;   /* decoupled, not for biases; -1: 0, or for gpt 0.1 */
     uint64_t warmup_steps; /* the rate rises to lr; then it follows a cosine to lr / 10.
                               RF_TRAIN_AUTO: 0, or for gpt 100, and at most a tenth of all */
-    double clip;           /* global norm; 0: off; negative: off, or for gpt 1 */
+    double clip;           /* global norm; 0: off; -1: off, or for gpt 1 */
     int hidden;            /* width of the mlp's hidden layers; 0: 256 */
 
     /* The shape of gpt: blocks, numbers a position, heads (which divide the width), tokens that are

@@ -80,8 +80,8 @@ static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
 
     o->compute = compute;
     o->beta2 = o->beta2 == 0 ? (gpt ? 0.95 : 0.999) : o->beta2;
-    o->weight_decay = o->weight_decay < 0 ? (gpt ? 0.1 : 0) : o->weight_decay;
-    o->clip = o->clip < 0 ? (gpt ? 1 : 0) : o->clip;
+    o->weight_decay = o->weight_decay == -1 ? (gpt ? 0.1 : 0) : o->weight_decay;
+    o->clip = o->clip == -1 ? (gpt ? 1 : 0) : o->clip;
     o->warmup_steps = o->warmup_steps == RF_TRAIN_AUTO && !gpt ? 0 : o->warmup_steps;
     if (gpt) {
         o->depth = o->depth ? o->depth : 6;
