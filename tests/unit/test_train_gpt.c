@@ -384,10 +384,10 @@ static void another_shape_cannot_go_on(void **state) {
     training_pass(training);
     training_drop(training);
     for (int k = 0; k < 4; k++) {
-        static const char *const words[] = {"2 heads in the checkpoint, 4 in the model",
-                                            "'wte.weight' is f32 256 x 16 in the checkpoint",
-                                            "is only in the model",
-                                            "'wpe.weight' is f32 8 x 16 in the checkpoint"};
+        static const char *const words[] = {"heads: 2 in the checkpoint, 4 in the model",
+                                            "width: 16 in the checkpoint, 32 in the model",
+                                            "depth: 2 in the checkpoint, 3 in the model",
+                                            "context: 8 in the checkpoint, 4 in the model"};
         training = training_make(1);
         struct trainee *t = &training->trainee[0];
         t->store = &store;
@@ -399,7 +399,7 @@ static void another_shape_cannot_go_on(void **state) {
         training_run(training);
         assert_int_equal(t->code, RF_EINVAL);
         assert_int_equal(t->steps, 0);
-        if (!strstr(t->err.text, words[k]) && !strstr(t->err.text, "'h.")) {
+        if (!strstr(t->err.text, words[k])) {
             fail_msg("%d: '%s'", k, t->err.text);
         }
         assert_non_null(strstr(t->err.text, "of another model"));
@@ -414,12 +414,10 @@ static void another_shape_cannot_go_on(void **state) {
 static void what_does_not_fit_is_refused(void **state) {
     (void)state;
     size_t need = 0;
-    for (int k = 0; k < 4; k++) { /* unknown, twice enough, enough for one alone, given */
+    for (int k = 0; k < 4; k++) { /* unknown, enough, enough for one alone, not what was given */
         struct training *training = training_make(2);
-        ON_ALL(training, t->has_host = k > 0;
-               t->host = ((struct rf__train_host){
-                   need * (k < 3 ? 4 : 1) / (k == 2 ? 2 : 1) - (k == 2), 1ull << 40, 2});
-               t->options.memory_bytes = k == 3 ? need - 1 : 0);
+        ON_ALL(training, t->has_host = k > 0; t->options.memory_bytes = k == 3 ? need / 2 : 0;
+               t->host = ((struct rf__train_host){k == 2 ? need : 2 * need, 1ull << 40, 2}));
         training_run(training);
         const struct trainee *one = &training->trainee[0];
         if (k < 2) {
@@ -526,7 +524,7 @@ static void memory_may_run_out_anywhere(void **state) {
 
 static void a_folder_must_have_what_is_needed(void **state) {
     (void)state;
-    static const char *const words[] = {"tokenizer.json", "expected more than a window of 4,096",
+    static const char *const words[] = {"tokenizer.json", "expected more than a window of 4096",
                                         "3 heads do not divide a width of 16"};
     for (int k = 0; k < 3; k++) {
         struct training *training = training_make(2);
