@@ -53,6 +53,8 @@ struct rf_train_options {
     int depth, width, heads, context;
     double dropout;        /* of gpt: share from 0 to below 1 */
     const char *compute;   /* of gpt: what matrix products take, "f32" or "bf16"; NULL: "f32" */
+    const char *init;      /* of gpt: folder in the form of Hugging Face's GPT-2, of the same shape
+                              (docs/GPT.md), whose weights are the first ones; NULL: by the seed */
     uint64_t eval_every;   /* measure after every so many steps, besides after each epoch; 0:
                               never, or for gpt 250 */
     uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all, or

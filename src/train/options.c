@@ -100,6 +100,10 @@ static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
             !gpt ? RF__TRAIN_MICRO_BATCH : (uint32_t)(RF__TRAIN_MICRO_TOKENS / o->context);
         o->micro_batch += !o->micro_batch;
     }
+    if (o->init && !gpt) {
+        return rf__fail(err, RF_EINVAL, 0, "init '%.120s' is a gpt's, and the model is '%.32s'",
+                        o->init, o->model);
+    }
     if (strcmp(compute, "f32") != 0 && strcmp(compute, "bf16") != 0) {
         return rf__fail(err, RF_EINVAL, 0, "compute is '%.32s', expected f32 or bf16", compute);
     }

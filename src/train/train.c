@@ -23,6 +23,7 @@
 #include "data/tokenizer_file.h"
 #include "ddp/ddp.h"
 #include "train/memory.h"
+#include "train/weights.h"
 
 #include <limits.h>
 #include <math.h>
@@ -851,7 +852,7 @@ static struct rf__model_options model_options(const struct trainer *t) {
                 .compute = bf16 ? RF__COMPUTE_BF16 : RF__COMPUTE_F32}};
 }
 
-static int model_setup(struct trainer *t, struct rf_error *err) {
+static int model_setup(struct trainer *t, const struct rf__data_io *io, struct rf_error *err) {
     const struct rf_train_options *o = &t->options;
     const struct rf__model_options model = model_options(t);
     struct rf__optimizer_options optimizer = {.name = o->optimizer,
@@ -860,6 +861,9 @@ static int model_setup(struct trainer *t, struct rf_error *err) {
                                               .weight_decay = o->weight_decay};
 
     int code = rf__model_create(&model, &t->model, err);
+    if (!code && o->init) {
+        code = rf__weights_read(io->files, o->init, &model.gpt, t->model, err);
+    }
     if (code) {
         return code;
     }
@@ -1010,7 +1014,7 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
         agreed = code != 0;
     }
     if (!code) {
-        code = model_setup(&t, err);
+        code = model_setup(&t, io, err);
     }
     if (!runner->elastic && !agreed) {
         code = setup_agree(&t, code, err);

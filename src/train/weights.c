@@ -117,9 +117,17 @@ static int check_same(const char *folder, const struct rf__gpt_options *theirs,
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].theirs != sizes[i].ours) {
-            return rf__fail(err, RF_EINVAL, 0,
-                            "the gpt in '%.120s' has %s %d, and the model to be filled %d", folder,
-                            sizes[i].name, sizes[i].theirs, sizes[i].ours);
+            rf__fail(err, RF_EINVAL, 0,
+                     "the gpt in '%.120s' has a %s of %d, and the model to be filled one of %d",
+                     folder, sizes[i].name, sizes[i].theirs, sizes[i].ours);
+            if (err) {
+                rf__detail(err->next,
+                           "--depth %d --width %d --heads %d --context %d, and data of a "
+                           "vocabulary of %d",
+                           theirs->depth, theirs->width, theirs->heads, theirs->context,
+                           theirs->vocabulary);
+            }
+            return RF_EINVAL;
         }
     }
     return RF_OK;
