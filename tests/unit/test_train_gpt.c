@@ -464,7 +464,6 @@ static void estimates_are_what_is_taken(void **state) {
     }
 }
 
-/* In an elastic group the others may have taken theirs already. */
 static void shares_of_memory(void **state) {
     struct rf_train_options options;
     struct rf__model_options model = {
@@ -477,25 +476,23 @@ static void shares_of_memory(void **state) {
     rf__train_options_init(&options);
     assert_int_equal(rf__model_estimate(&model, &bytes, &err), 0);
     uint64_t need = 5 * bytes.parameters + bytes.activations;
-    struct rf__train_host host = {2 * need, 2 * need, 2};
-    assert_int_equal(rf__train_memory_check(&options, &model, false, &host, &err), 0);
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), 0);
+    struct rf__train_host host = {2 * need, 4 * need, 2};
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), 0);
     host.available = 2 * need - 2;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, &host, &err), RF_ENOMEM);
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), 0);
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), RF_ENOMEM);
+    host.workers = 1;
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), 0);
     host.available = need - 1;
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), RF_ENOMEM);
-    host = (struct rf__train_host){2 * need, 2 * need - 2, 2};
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), RF_ENOMEM);
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), RF_ENOMEM);
     options.memory_bytes = need;
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), 0);
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), 0);
     options.optimizer = "sgd";
     options.memory_bytes = need - bytes.parameters;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, NULL, &err), 0);
+    assert_int_equal(rf__train_memory_check(&options, &model, NULL, &err), 0);
     options.memory_bytes = need - bytes.parameters - 1;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, NULL, &err), RF_ENOMEM);
+    assert_int_equal(rf__train_memory_check(&options, &model, NULL, &err), RF_ENOMEM);
     model.batch = 64;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, NULL, &err), RF_ENOMEM);
+    assert_int_equal(rf__train_memory_check(&options, &model, NULL, &err), RF_ENOMEM);
     assert_non_null(strstr(err.next, "--micro-batch (now 64)"));
 }
 
