@@ -170,3 +170,29 @@ def test_byte_pairs_of_hugging_face(made_bytes, tmp_path):
     assert found["ended"] is ended and len(found["tokens"]) == 200 or ended
     text = b"".join(tokens[token] for token in found["tokens"] if token < 259)
     assert found["text"].replace("\ufffd", "") == text.decode(errors="ignore")
+
+
+def test_from_training_to_text_and_back(made, tmp_path):
+    """Trained, exported, trained on from there: the first loss is the last one's, not that of random weights."""
+    shape = ("--depth", "2", "--heads", "2", "--width", "32", "--context", "24", "--batch", "8", "--eval-every", "1000")
+
+    def train(name, *words, code=0):
+        return run("train", "gpt", "--data", made / "data", *shape, "--run-dir", tmp_path / name, *words, code=code).stderr
+
+    def losses(name):
+        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+        return [line["loss"] for line in lines if "grad_norm" in line]
+
+    train("first", "--steps", "60", "--lr", "0.01", "--warmup", "1", "--checkpoint", tmp_path / "ckpt")
+    first = losses("first")
+    text = run("sample", tmp_path / "ckpt", "--tokens", "20").stdout
+    assert len(text) == 21
+    run("ckpt", "export", tmp_path / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf")
+    assert run("sample", tmp_path / "hf", "--tokens", "20").stdout == text
+    train("again", "--steps", "1", "--init", tmp_path / "hf")
+    again = losses("again")
+    assert again[0] < 0.7 * first[0] and abs(again[0] - first[-1]) < 0.3 * first[0]
+    refused = train("no", "--steps", "1", "--init", tmp_path / "hf", "--width", "64", code=64)
+    assert "has a width of 32, and the model to be filled one of 64" in refused and "--depth 2 --width 32 --heads 2" in refused
+    refused = train("no", "--steps", "1", "--init", tmp_path / "none", code=1)
+    assert "none/config.json" in refused

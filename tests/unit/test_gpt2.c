@@ -606,6 +606,43 @@ static void vocabularies_that_are_refused(void **state) {
     rf__tokenizer_destroy(tokenizer);
 }
 
+/* RINGFOLD_R50K names r50k_base.tiktoken, whose merges are those that GPT-2 was released with. */
+static void with_its_ranks_they_are_gpt2s(void **state) {
+    static const char first[] = "#version: 0.2\n\xC4\xA0 t\n\xC4\xA0 a\nh e\ni n\nr e\no n\n";
+    static const char last[] = "\n\xC4\xA0inform ants\n\xC4\xA0g azed\n";
+    const char *path = getenv("RINGFOLD_R50K");
+    struct rf__tokenizer *tokenizer = NULL, *again = NULL;
+    char *json = NULL, *merges = NULL;
+    size_t lines = 0;
+    (void)state;
+
+    if (!path) {
+        print_message("skipped: RINGFOLD_R50K does not name an r50k_base.tiktoken\n");
+        skip();
+    }
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    unsigned char *ranks = malloc(1 << 21);
+    size_t count = fread(ranks, 1, 1 << 21, file);
+    fclose(file);
+    assert_int_equal(rf__tokenizer_gpt2(ranks, count, path, &tokenizer, NULL), 0);
+    free(ranks);
+    assert_int_equal(rf__vocab_texts(tokenizer, &json, &merges, NULL), 0);
+    for (const char *at = merges; (at = strchr(at, '\n')); at++) {
+        lines++;
+    }
+    assert_int_equal(lines, 50001);
+    assert_memory_equal(merges, first, sizeof first - 1);
+    assert_string_equal(merges + strlen(merges) - (sizeof last - 1), last);
+    assert_int_equal(rf__vocab_parse(json, strlen(json), merges, strlen(merges), "v", &again, NULL),
+                     0);
+    assert_int_equal(rf__tokenizer_vocabulary(again), 50257);
+    rf__free(json);
+    rf__free(merges);
+    rf__tokenizer_destroy(again);
+    rf__tokenizer_destroy(tokenizer);
+}
+
 /* --- mutations -------------------------------------------------------------------------------- */
 
 enum { ROUNDS = 4000 };
@@ -707,6 +744,7 @@ int main(void) {
         cmocka_unit_test(exported_and_read),
         cmocka_unit_test(vocabularies_there_and_back),
         cmocka_unit_test(vocabularies_that_are_refused),
+        cmocka_unit_test(with_its_ranks_they_are_gpt2s),
         cmocka_unit_test(everything_survives_anything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
