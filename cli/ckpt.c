@@ -29,9 +29,9 @@ struct action {
 
 struct settings {
     const struct action *action;
-    const char *uri, *step, *to, *output;
+    const char *uri, *step, *to, *output, *data;
     int keep; /* 0: not given */
-    bool optimizer, mark, json;
+    bool gpt2, optimizer, mark, json;
     char given[8]; /* keys of the options that were given */
 };
 
@@ -41,7 +41,11 @@ static const struct argp_option flags[] = {
     {"step", 's', "N", 0, "Which one: its step, or its name from the list (the newest whole one)",
      0},
     {"to", 't', "URI", 0, "copy: where to", 0},
-    {"output", 'o', "FILE", 0, "export: the safetensors file to write", 0},
+    {"output", 'o', "FILE", 0, "export: the safetensors file to write, or the folder", 0},
+    {"format", 'f', "FORMAT", 0,
+     "export: safetensors, one file; or gpt2, a folder as Hugging Face's GPT-2 (safetensors)", 0},
+    {"data", 'd', "FOLDER", 0,
+     "export, gpt2: where the tokenizer is (the data that it was trained on)", 0},
     {"optimizer", 'p', NULL, 0, "export: the optimizer's state too", 0},
     {"keep", 'k', "K", 0, "prune: how many of the newest whole ones stay", 0},
     {"mark", 'm', NULL, 0, "verify: mark what is no good, so that no run starts from it", 0},
@@ -243,6 +247,31 @@ static int copy(const struct settings *settings, struct rf_error *err) {
     return code;
 }
 
+static int export_gpt2(const struct settings *settings, struct rf_error *err) {
+    struct rf_ckpt *ckpt = NULL;
+    struct rf_ckpt_info info;
+    struct rf_ckpt_gpt2 made;
+    char size[FORMAT_MAX], count[FORMAT_MAX];
+
+    int code = rf_ckpt_open(settings->uri, settings->step, &ckpt, err);
+    code = code ? code : rf_ckpt_export_gpt2(ckpt, settings->output, settings->data, &made, err);
+    if (!code) {
+        rf_ckpt_get_info(ckpt, &info);
+        if (settings->json) {
+            print_json(json_pack("{s:s, s:s, s:s, s:I, s:i, s:I, s:b}", "name", info.name, "output",
+                                 settings->output, "format", "gpt2", "bytes",
+                                 (json_int_t)made.bytes, "tensors", made.tensors, "parameters",
+                                 (json_int_t)made.parameters, "tokenizer", made.tokenizer));
+        } else {
+            printf("%s  exported to %s: %s parameters in %d tensors, %s, %s tokenizer\n", info.name,
+                   settings->output, format_count(count, made.parameters), made.tensors,
+                   format_bytes(size, made.bytes), made.tokenizer ? "with its" : "without a");
+        }
+    }
+    rf_ckpt_close(ckpt);
+    return code;
+}
+
 static int export(const struct settings *settings, struct rf_error *err) {
     struct rf_ckpt *ckpt = NULL;
     struct rf_ckpt_info info;
@@ -251,6 +280,9 @@ static int export(const struct settings *settings, struct rf_error *err) {
     uint64_t bytes = 0;
     int count = 0;
 
+    if (settings->gpt2) {
+        return export_gpt2(settings, err);
+    }
     int code = rf_ckpt_open(settings->uri, settings->step, &ckpt, err);
     code = code ? code : rf_ckpt_export(ckpt, settings->output, settings->optimizer, &bytes, err);
     if (!code) {
@@ -289,8 +321,8 @@ static int prune(const struct settings *settings, struct rf_error *err) {
 /* ---- arguments ---- */
 
 static const struct action actions[] = {
-    {"list", list, "", ""},    {"show", show, "", "s"},        {"verify", verify, "", "sm"},
-    {"copy", copy, "t", "st"}, {"export", export, "o", "sop"}, {"prune", prune, "k", "k"},
+    {"list", list, "", ""},    {"show", show, "", "s"},          {"verify", verify, "", "sm"},
+    {"copy", copy, "t", "st"}, {"export", export, "o", "sopfd"}, {"prune", prune, "k", "k"},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -342,6 +374,10 @@ static void check_words(const struct settings *settings, struct argp_state *stat
             argp_error(state, "%s has no --%s", action->name, name_of(*key));
         }
     }
+    if (settings->gpt2 ? settings->optimizer : settings->data != NULL) {
+        argp_error(state, "--%s is not for the format %s", settings->gpt2 ? "optimizer" : "data",
+                   settings->gpt2 ? "gpt2" : "safetensors");
+    }
 }
 
 static void note(struct settings *settings, int key) {
@@ -366,6 +402,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         break;
     case 'p':
         settings->optimizer = true;
+        break;
+    case 'f':
+        settings->gpt2 = !strcmp(argument, "gpt2");
+        if (!settings->gpt2 && strcmp(argument, "safetensors")) {
+            argp_error(state, "--format '%s' is neither safetensors nor gpt2", argument);
+        }
+        break;
+    case 'd':
+        settings->data = argument;
         break;
     case 'k':
         if (parse_int(argument, 1, INT_MAX, &settings->keep)) {
@@ -398,7 +443,8 @@ static const struct argp parser = {
                 "prune URI --keep K",
     .doc = "Look at the checkpoints under a URI, verify, copy, export and prune them."
            "\vURI is a path, file:/path, s3://bucket/prefix or gs://bucket/prefix. verify without "
-           "--step reads every one. export writes one safetensors file that other tools read.",
+           "--step reads every one. export writes one safetensors file that other tools read, or "
+           "with --format gpt2 a folder as Hugging Face's tools have it, of the gpt model.",
 };
 
 int cmd_ckpt(int argc, char **argv) {

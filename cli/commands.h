@@ -15,6 +15,7 @@ int cmd_store(int argc, char **argv);
 int cmd_drill(int argc, char **argv);
 int cmd_rollback(int argc, char **argv);
 int cmd_ckpt(int argc, char **argv);
+int cmd_sample(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 
 #endif

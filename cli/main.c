@@ -26,6 +26,7 @@ static const struct command commands[] = {
     {"store", cmd_store, "serve or look into a job's store"},
     {"drill", cmd_drill, "rehearse failures, and measure what they cost"},
     {"ckpt", cmd_ckpt, "look at checkpoints, verify, copy, export and prune them"},
+    {"sample", cmd_sample, "write text with a trained gpt"},
     {"data", cmd_data, "index data files, find damage in them, make tokens of texts"},
     {"rollback", cmd_rollback, "send a running job back to a checkpoint"},
     {NULL, NULL, NULL},

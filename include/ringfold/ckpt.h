@@ -125,6 +125,21 @@ RF_API RF_MUST_CHECK int rf_ckpt_copy(struct rf_ckpt *ckpt, const char *to_uri,
 RF_API RF_MUST_CHECK int rf_ckpt_export(struct rf_ckpt *ckpt, const char *path, bool further,
                                         uint64_t *bytes, struct rf_error *err);
 
+/* What rf_ckpt_export_gpt2 wrote. */
+struct rf_ckpt_gpt2 {
+    uint64_t bytes, parameters; /* of the weights */
+    int tensors;
+    bool tokenizer; /* one was found, and is there too */
+};
+
+/* Writes a folder (or a prefix of objects) in the form of Hugging Face's GPT-2, of a checkpoint of
+ * the gpt model: model.safetensors, the tokenizer, config.json last (docs/GPT.md). `data`: the
+ * folder with the tokenizer; NULL: the one that the checkpoint was trained on, where it is still
+ * there. RF_EEXISTS: there is such a folder; RF_EUNSUPPORTED: it is of another model. */
+RF_API RF_MUST_CHECK int rf_ckpt_export_gpt2(struct rf_ckpt *ckpt, const char *folder,
+                                             const char *data, struct rf_ckpt_gpt2 *out,
+                                             struct rf_error *err);
+
 struct rf_ckpt_pruned {
     int kept, removed;   /* whole ones */
     int bad, incomplete; /* removed */

@@ -11,6 +11,7 @@
 #include <ringfold/job.h>
 #include <ringfold/limits.h>
 #include <ringfold/plan.h>
+#include <ringfold/sample.h>
 #include <ringfold/store.h>
 #include <ringfold/train.h>
 #include <ringfold/tuning.h>

@@ -1,5 +1,5 @@
 /* The public face of checkpoints: URIs become blobs, and names become one of what a list tells. */
-#include <ringfold/ckpt.h>
+#include "api/ckpt.h"
 
 #include "base/mem.h"
 #include "base/status.h"
@@ -256,6 +256,14 @@ void rf_ckpt_close(struct rf_ckpt *ckpt) {
 
 void rf_ckpt_get_info(const struct rf_ckpt *ckpt, struct rf_ckpt_info *out) {
     describe(ckpt->entry, out);
+}
+
+struct rf__blobs *rf__ckpt_blobs(const struct rf_ckpt *ckpt) {
+    return ckpt->blobs;
+}
+
+const struct rf__ckpt_manifest *rf__ckpt_manifest(const struct rf_ckpt *ckpt) {
+    return ckpt->entry->manifest;
 }
 
 const char *rf_ckpt_config(const struct rf_ckpt *ckpt) {

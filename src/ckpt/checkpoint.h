@@ -83,6 +83,13 @@ int rf__ckpt_load_part(struct rf__blobs *blobs, const struct rf__ckpt_manifest *
 int rf__ckpt_load(struct rf__blobs *blobs, const struct rf__ckpt_manifest *manifest,
                   const struct rf__ckpt_state *state, struct rf_error *err);
 
+/* The trained parameters alone, where nothing goes on training: `state` is made of these, and its
+ * further tensors are of no account. Otherwise as the two above. */
+int rf__ckpt_compare_trained(const struct rf__ckpt_manifest *manifest,
+                             const struct rf__ckpt_state *state, struct rf_error *err);
+int rf__ckpt_load_trained(struct rf__blobs *blobs, const struct rf__ckpt_manifest *manifest,
+                          const struct rf__ckpt_state *state, struct rf_error *err);
+
 /* Reads every part and keeps none of it. `each` (may be NULL) is told of every part: 0, or its
  * error. Returns the first error, after all were read; RF_ESTOPPED and the like at once. */
 typedef void rf__ckpt_part_fn(void *context, int part, int code, const struct rf_error *err);

@@ -34,6 +34,46 @@ int rf__ckpt_load(struct rf__blobs *blobs, const struct rf__ckpt_manifest *manif
     return code;
 }
 
+/* Trained parameters come first in every state. */
+static struct rf__ckpt_state trained_of(const struct rf__ckpt_state *state) {
+    struct rf__ckpt_state trained = {.tensors = state->tensors};
+
+    while (trained.count < state->count && state->tensors[trained.count].trained) {
+        trained.count++;
+    }
+    return trained;
+}
+
+int rf__ckpt_compare_trained(const struct rf__ckpt_manifest *manifest,
+                             const struct rf__ckpt_state *state, struct rf_error *err) {
+    struct rf__ckpt_state theirs = trained_of(&manifest->state), ours = trained_of(state);
+    return rf__ckpt_state_compare(&theirs, &ours, err);
+}
+
+static int into_trained(void *context, int tensor, uint64_t offset, const void *bytes,
+                        size_t length, struct rf_error *err) {
+    const struct rf__ckpt_state *trained = context;
+    return tensor < trained->count ? into_state(context, tensor, offset, bytes, length, err)
+                                   : RF_OK;
+}
+
+int rf__ckpt_load_trained(struct rf__blobs *blobs, const struct rf__ckpt_manifest *manifest,
+                          const struct rf__ckpt_state *state, struct rf_error *err) {
+    struct rf__ckpt_state trained = trained_of(state);
+    struct rf__ckpt_sink sink = {.data = into_trained, .context = &trained};
+
+    int code = rf__ckpt_compare_trained(manifest, state, err);
+    for (int i = 0; i < manifest->part_count && !code; i++) {
+        struct rf__ckpt_pieces pieces = rf__ckpt_pieces(&manifest->state, i, manifest->part_count);
+        struct rf__ckpt_piece piece;
+        /* Pieces are in the order of the state: where the first is none, no other is. */
+        if (rf__ckpt_next_piece(&pieces, &piece) && piece.tensor < trained.count) {
+            code = rf__ckpt_read_part(blobs, manifest, i, &sink, err);
+        }
+    }
+    return code;
+}
+
 int rf__ckpt_verify(struct rf__blobs *blobs, const struct rf__ckpt_manifest *manifest,
                     rf__ckpt_part_fn *each, void *context, struct rf_error *err) {
     const struct rf__ckpt_sink nowhere = {0};

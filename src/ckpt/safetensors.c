@@ -14,8 +14,32 @@ static const char METADATA[] = "__metadata__";
 
 /* ---- writing ---- */
 
+/* The first name of a type is the one that is written. */
+static const struct {
+    const char *name;
+    enum rf_type type;
+} dtypes[] = {{"F32", RF_F32}, {"U8", RF_U8},   {"F16", RF_F16}, {"BF16", RF_BF16},
+              {"F64", RF_F64}, {"I8", RF_I8},   {"I32", RF_I32}, {"U32", RF_U32},
+              {"I64", RF_I64}, {"U64", RF_U64}, {"BOOL", RF_U8}};
+
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
 static const char *dtype_name(enum rf_type type) {
-    return type == RF_F32 ? "F32" : "U8";
+    size_t i = 0;
+    while (i + 1 < DTYPES && dtypes[i].type != type) {
+        i++;
+    }
+    return dtypes[i].name;
+}
+
+static bool dtype_parse(const char *name, enum rf_type *out) {
+    for (size_t i = 0; i < DTYPES; i++) {
+        if (!strcmp(dtypes[i].name, name)) {
+            *out = dtypes[i].type;
+            return true;
+        }
+    }
+    return false;
 }
 
 static json_t *entry_json(const struct rf__safetensors_entry *entry) {
@@ -129,10 +153,9 @@ static int read_entry(struct rf__safetensors_entry *entry, const char *name, jso
                     &offsets)) {
         return wrong(err, name, "does not have dtype, shape and data_offsets, and nothing else");
     }
-    if (strcmp(dtype, "F32") && strcmp(dtype, "U8")) {
-        return wrong(err, name, "has a dtype other than F32 and U8");
+    if (!dtype_parse(dtype, &entry->type)) {
+        return wrong(err, name, "has a dtype that is not known here");
     }
-    entry->type = strcmp(dtype, "F32") ? RF_U8 : RF_F32;
     int code = read_shape(entry, shape, &bytes, err);
     if (code) {
         return code;

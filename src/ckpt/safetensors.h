@@ -20,7 +20,7 @@ enum {
 
 struct rf__safetensors_entry {
     char name[RF__SAFETENSORS_NAME];
-    enum rf_type type; /* RF_F32 or RF_U8 */
+    enum rf_type type; /* BOOL is read as RF_U8 */
     int dims;
     uint64_t shape[RF__CKPT_DIMS];
     uint64_t begin, end; /* within the data */

@@ -9,7 +9,7 @@ import pytest
 BUILD = pathlib.Path(os.environ["RINGFOLD_BUILD"]).resolve()
 RINGFOLD = str(BUILD / "bin" / "ringfold")
 MAN = pathlib.Path(__file__).resolve().parents[2] / "man"
-COMMANDS = ("run", "train", "plan", "bench", "tune", "store", "drill", "ckpt", "data", "rollback")
+COMMANDS = ("run", "train", "plan", "bench", "tune", "store", "drill", "ckpt", "sample", "data", "rollback")
 EVERYWHERE = {"--help", "-?", "--usage"}  # in --help of each command, in no page
 
 
