@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 42 };
+enum { TRAIN_SETTINGS = 43 };
 
 struct train_settings {
     struct rf_train_options train;
