@@ -2,15 +2,18 @@
  *
  * Allreduce of 5 slices on 5 ranks. What rank r adds up or receives in each step (3:340 is slice 3,
  * the sum of ranks 3, 4 and 0); slice i starts at rank i+1, is complete at rank i, its owner, and
- * then goes round once more:
+ * then goes round once more. In the reduce-scatter, step s sends slice r-1-s and folds slice r-2-s;
+ * then the owner divides; in the all-gather, step t sends slice r-t and receives slice r-1-t.
  *
- *     step   rank 0     rank 1     rank 2     rank 3     rank 4
- *     0      3:40       4:01       0:12       1:23       2:34        reduce-scatter: send slice
- * r-1-s, 1      2:340      3:401      4:012      0:123      1:234       fold slice r-2-s 2 1:2340
- * 2:3401     3:4012     4:0123     0:1234 3      0:12340    1:23401    2:34012    3:40123 4:01234
- * the owner divides 4      4          0          1          2          3           all-gather: send
- * slice r-t, 5      3          4          0          1          2           receive slice r-1-t 6
- * 2          3          4          0          1 7      1          2          3          4 0
+ *     step  rank 0   rank 1   rank 2   rank 3   rank 4
+ *     0     3:40     4:01     0:12     1:23     2:34      reduce-scatter
+ *     1     2:340    3:401    4:012    0:123    1:234
+ *     2     1:2340   2:3401   3:4012   4:0123   0:1234
+ *     3     0:12340  1:23401  2:34012  3:40123  4:01234
+ *     4     4        0        1        2        3         all-gather
+ *     5     3        4        0        1        2
+ *     6     2        3        4        0        1
+ *     7     1        2        3        4        0
  *
  * Reduce-scatter is the first half (partial sums travel through two halves of TMP, so that one is
  * filled while the other is sent), all-gather the second.
