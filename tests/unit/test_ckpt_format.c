@@ -207,7 +207,7 @@ static void wrong_headers_are_refused(void **unused) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
          "duplicate", 4},
-        {"{\"a\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+        {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}",
          "dtype that is not known", 1},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", "go with its shape",
          8},
