@@ -55,7 +55,7 @@ static int unknown(const char *name, struct rf_error *err) {
             snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", architectures[i].name);
         at += length > 0 ? (size_t)length : 0;
     }
-    return rf__fail(err, RF_EINVAL, 0, "there is no model '%s'; there are: %s", name, names);
+    return rf__fail(err, RF_EINVAL, 0, "there is no model '%s'; there are: %s, gpt", name, names);
 }
 
 int rf__architecture_find(const struct rf__model_options *options, struct rf__architecture *out,

@@ -7,13 +7,16 @@
  * Micro-batches smaller than the largest are padded with samples of zeros to the next power of two,
  * so that few plans (sets of operations) exist however many sizes occur; the gradient of the loss
  * is exactly zero for the padding, and so is what it adds to any tensor. A plan is made when a size
- * first occurs and kept. */
+ * first occurs and kept.
+ *
+ * A gpt is no chain: it has its own file, gpt.c, and is only passed on to here. */
 #include "nn/nn.h"
 
 #include "base/assert.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "nn/gpt.h"
 #include "nn/layer.h"
 
 #include <math.h>
@@ -35,6 +38,7 @@ struct plan {
 };
 
 struct rf__model {
+    struct rf__gpt *gpt; /* NULL: a chain of layers, which is all that follows */
     struct rf__device device;
     int batch, classes, sample; /* largest micro-batch; numbers of classes and of inputs a sample */
     int layer_count, tensor_count;
@@ -256,6 +260,21 @@ static int plan_for(struct rf__model *model, int count, struct plan **out, struc
     return rc;
 }
 
+static int create_gpt(const struct rf__model_options *options, struct rf__model **out,
+                      struct rf_error *err) {
+    struct rf__model *model = rf__alloc(1, sizeof *model);
+    if (!model) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for a model");
+    }
+    int rc = rf__gpt_create(options, &model->gpt, err);
+    if (rc) {
+        rf__free(model);
+    } else {
+        *out = model;
+    }
+    return rc;
+}
+
 int rf__model_create(const struct rf__model_options *options, struct rf__model **out,
                      struct rf_error *err) {
     struct rf__architecture architecture = {0};
@@ -263,6 +282,9 @@ int rf__model_create(const struct rf__model_options *options, struct rf__model *
     struct plan *plan;
 
     *out = NULL;
+    if (options->name && !strcmp(options->name, "gpt")) {
+        return create_gpt(options, out, err);
+    }
     int rc = check_options(options, err);
     if (!rc) {
         rc = rf__architecture_find(options, &architecture, err);
@@ -304,6 +326,7 @@ void rf__model_destroy(struct rf__model *model) {
         for (int k = 0; k < MAX_PLANS; k++) {
             plan_destroy(model, model->plans[k]);
         }
+        rf__gpt_destroy(model->gpt);
         rf__free(model->activations);
         rf__free(model->parameters);
         rf__device_close(&model->device);
@@ -313,20 +336,30 @@ void rf__model_destroy(struct rf__model *model) {
 
 /* --- what a model is --- */
 
+bool rf__model_takes_tokens(const struct rf__model *model) {
+    return model->gpt != NULL;
+}
+
 int rf__model_tensors(const struct rf__model *model) {
-    return model->tensor_count;
+    return model->gpt ? rf__gpt_tensors(model->gpt) : model->tensor_count;
 }
 
 const struct rf__tensor *rf__model_tensor(const struct rf__model *model, int index) {
+    if (model->gpt) {
+        return rf__gpt_tensor(model->gpt, index);
+    }
     RF_ASSERT(index >= 0 && index < model->tensor_count);
     return &model->tensors[index];
 }
 
 size_t rf__model_parameters(const struct rf__model *model) {
-    return model->parameter_count;
+    return model->gpt ? rf__gpt_parameters(model->gpt) : model->parameter_count;
 }
 
 size_t rf__model_activation_bytes(const struct rf__model *model) {
+    if (model->gpt) {
+        return rf__gpt_activation_bytes(model->gpt);
+    }
     return model->activation_bytes + model->device.scratchpad_bytes + model->device.temporary_bytes;
 }
 
@@ -352,6 +385,11 @@ const char *rf__model_compute(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, describe_compute);
     return compute_text;
+}
+
+bool rf__model_has_bf16(void) {
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return has(isa, dnnl_cpu_isa_avx512_core_bf16);
 }
 
 /* --- the two passes --- */
@@ -380,6 +418,7 @@ static const float *logits(const struct rf__model *model) {
 int rf__model_forward(struct rf__model *model, const float *inputs, const int32_t *labels,
                       int count, double *loss_sum, int *correct, struct rf_error *err) {
     struct plan *plan;
+    RF_ASSERT(!model->gpt);
     model->plan = NULL;
     if (count < 1 || count > model->batch) {
         return rf__fail(err, RF_EINVAL, 0, "a micro-batch of %d samples; the model takes 1 … %d",
@@ -445,4 +484,11 @@ int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sin
         }
     }
     return rc;
+}
+
+int rf__model_pass(struct rf__model *model, const struct rf__token_batch *batch,
+                   const struct rf__model_sink *sink, double *loss_sum, int64_t *correct,
+                   struct rf_error *err) {
+    RF_ASSERT(model->gpt);
+    return rf__gpt_pass(model->gpt, batch, sink, loss_sum, correct, err);
 }

@@ -8,12 +8,15 @@
  * that communication can start. Everything is deterministic for a seed and a thread count; what a
  * sample gives does not depend, beyond rounding, on the worker or the micro-batch it is in.
  *
- * A sample is a row of channels x height x width floats, channel by channel. Inputs and labels are
- * copied. Labels are from 0 to classes - 1. Thread safety: one thread a model. */
+ * For mlp and cnn a sample is a row of channels x height x width floats, channel by channel, with a
+ * label from 0 to classes - 1; inputs and labels are copied. For gpt a sample is a sequence of
+ * context + 1 tokens, each but the last an input and each but the first the label of the one before
+ * it; so the loss of a sample is a sum over `context` tokens. Thread safety: one thread a model. */
 #ifndef RF_NN_NN_H
 #define RF_NN_NN_H
 
 #include <ringfold/error.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,16 +24,28 @@ enum { RF__TENSOR_DIMS = 4, RF__TENSOR_NAME = 64 };
 
 struct rf__model;
 
-struct rf__model_options {
-    const char *name; /* "mlp", "cnn"; RF_EINVAL and the names there are otherwise */
-    int channels, height, width, classes; /* of one sample */
-    int batch;                            /* largest micro-batch */
-    int hidden;                           /* mlp: width of the hidden layers; 0: the default */
-    uint64_t seed;                        /* of the initial parameters */
+/* What matrix products take: float32, or bfloat16 with sums in float32. Parameters, gradients and
+ * everything else are float32 either way. */
+enum rf__compute { RF__COMPUTE_F32, RF__COMPUTE_BF16 };
+
+struct rf__gpt_options {
+    int depth, width, heads; /* blocks; numbers a position; heads divide the width */
+    int context, vocabulary; /* positions; tokens there are */
+    double dropout;          /* share of embeddings, attention and what blocks add; 0: none */
+    enum rf__compute compute;
 };
 
-/* A trained tensor, in order of the forward pass, row-major: O x I x H x W, O x I, or O. `decay`:
- * weight decay applies (not for biases). */
+struct rf__model_options {
+    const char *name; /* "mlp", "cnn", "gpt"; RF_EINVAL and the names there are otherwise */
+    int channels, height, width, classes; /* of one sample; not for gpt */
+    int batch;                            /* largest micro-batch */
+    int hidden;                           /* mlp: width of the hidden layers; 0: the default */
+    uint64_t seed;                        /* of the initial parameters, and of dropout */
+    struct rf__gpt_options gpt;
+};
+
+/* A trained tensor, in order of the forward pass, row-major: O x I x H x W, O x I, or O; for gpt
+ * see gpt.h. `decay`: weight decay applies (not for biases and layer norms). */
 struct rf__tensor {
     char name[RF__TENSOR_NAME];
     float *data; /* the model's */
@@ -67,6 +82,29 @@ struct rf__model_sink {
 };
 int rf__model_backward(struct rf__model *model, const struct rf__model_sink *sink,
                        struct rf_error *err);
+
+/* Sequences for gpt. Dropout depends on the seed, the step, the number of the sample and the
+ * position alone. */
+struct rf__token_batch {
+    const uint32_t *tokens; /* count x (context + 1) */
+    int count;
+    uint64_t step;
+    const uint64_t *samples; /* count numbers; NULL: no dropout */
+};
+
+/* Forward and, with a sink, backward at once (the head's gradient is taken while its logits stand):
+ * the sum of the losses over all count x context tokens and, where not NULL, how many were guessed
+ * right. The sink is used as by rf__model_backward, except that the gradient of tensor 0, the token
+ * embedding, is added to from the beginning; it is complete last all the same. Without a sink
+ * (NULL) there is no dropout. Tokens at or above the vocabulary: RF_EDATA, before anything is
+ * added. Only for models that take tokens, as only others take the two calls above. */
+bool rf__model_takes_tokens(const struct rf__model *model);
+int rf__model_pass(struct rf__model *model, const struct rf__token_batch *batch,
+                   const struct rf__model_sink *sink, double *loss_sum, int64_t *correct,
+                   struct rf_error *err);
+
+/* Whether products of bfloat16 are fast here: the processor has AVX512-BF16 or AMX. */
+bool rf__model_has_bf16(void);
 
 /* Optimizers. State is one block for all tensors, registered by the caller for hashing. */
 struct rf__optimizer;

@@ -843,9 +843,9 @@ static void mistakes_are_named(void **state) {
         int code;
         const char *text;
     } cases[] = {
-        {{.name = "gpt", .channels = 1, .height = 9, .width = 9, .classes = 2, .batch = 1},
+        {{.name = "resnet", .channels = 1, .height = 9, .width = 9, .classes = 2, .batch = 1},
          RF_EINVAL,
-         "there is no model 'gpt'; there are: mlp, cnn"},
+         "there is no model 'resnet'; there are: mlp, cnn, gpt"},
         {{.name = NULL, .channels = 1, .height = 9, .width = 9, .classes = 2, .batch = 1},
          RF_EINVAL,
          "mlp, cnn"},

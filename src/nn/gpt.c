@@ -1,0 +1,926 @@
+/* GPT-2's architecture: one pass over token sequences, forward and backward.
+ *
+ *   x = wte[token] + wpe[position]
+ *   each block: x += proj(attention(ln_1(x))); x += proj(gelu(fc(ln_2(x))))
+ *   loss = cross-entropy(ln_f(x) wte', next token)
+ *
+ * All matrices are positions x something, a sample's positions one after the other. A block does
+ * all it does for a chunk of samples before it goes to the next chunk, so that what stands between
+ * its layers stays in cache; chunks are whole samples, as many as have a few hundred positions.
+ *
+ * Kept for the backward pass are, for each block, the residual stream x before each half, queries,
+ * keys and values, what attention puts out with a number a row, and what goes into GELU; what comes
+ * out of layer norm and GELU is computed again.
+ *
+ * The head goes over a chunk in slices: logits, loss, and at once the gradient by its input and by
+ * wte, so that the logits of a large vocabulary never stand whole and are computed once. */
+#include "nn/gpt.h"
+
+#include "base/assert.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "nn/kernels.h"
+#include "nn/product.h"
+
+#include <string.h>
+
+enum {
+    CACHE_LINE = 64,
+    MAX_DEPTH = 1024,
+    MAX_WIDTH = 1 << 16,
+    MAX_CONTEXT = 1 << 15, /* a row and a column of attention fit in 32 bits, and so does dropout */
+    MAX_VOCABULARY = 1 << 24,
+    MAX_BATCH = 1 << 16,
+    CHUNK = 512,              /* positions of a chunk, where a sample has not more */
+    LOGITS_AT_ONCE = 1 << 23, /* a slice of the head holds no more, */
+    SLICE_LEAST = 64          /* unless its rows would be fewer than this */
+};
+
+/* Each a stream of random numbers; for those of a block, twice its number and one are added. */
+enum drop_place { DROP_EMBEDDING, DROP_ATTENTION = 1 << 16, DROP_RESIDUAL = 2 << 16 };
+
+enum head_product { LOGITS, LOGITS_BACK, WTE_GRADIENT, HEAD_PRODUCTS };
+
+enum product {
+    ATTN,
+    ATTN_PROJ,
+    FC,
+    PROJ,
+    ATTN_BACK,
+    ATTN_PROJ_BACK,
+    FC_BACK,
+    PROJ_BACK,
+    ATTN_GRADIENT,
+    ATTN_PROJ_GRADIENT,
+    FC_GRADIENT,
+    PROJ_GRADIENT,
+    PRODUCTS
+};
+
+/* The products for a chunk of some number of samples. */
+struct plan {
+    size_t rows, slice;
+    struct rf__product products[PRODUCTS];
+    struct rf__product head[2][HEAD_PRODUCTS]; /* of a whole slice, and of the last one */
+};
+
+/* What is kept of one half of a block, or of the end. */
+struct stream {
+    float *x;            /* the residual stream: positions x width */
+    float *mean, *scale; /* of its rows */
+};
+
+struct block {
+    struct stream attn_in, mlp_in;
+    float *qkv;    /* positions x 3 width */
+    float *out;    /* of attention: positions x width */
+    float *logs;   /* samples x heads x context */
+    float *hidden; /* before GELU: positions x 4 width */
+};
+
+struct rf__gpt {
+    struct rf__gpt_options options;
+    size_t width, heads, context, vocabulary;
+    uint64_t seed;
+    struct rf__device device;
+    const struct rf__kernels *kernels;
+    int batch, tensor_count;
+    struct rf__tensor *tensors;
+    struct block *blocks;
+    int chunk;           /* samples of a chunk */
+    struct plan **plans; /* [samples of the chunk - 1] */
+
+    float *parameters;
+    size_t parameter_count;
+    unsigned char *activations; /* one block for all that follows and that of the blocks */
+    size_t activation_bytes;
+    struct stream end;
+    float *normed;   /* what comes out of a layer norm: positions x width */
+    float *gradient; /* by the residual stream: positions x width */
+    float *narrow;   /* positions of a chunk x width */
+    float *wide;     /* positions of a chunk x 4 width */
+    float *dropped;  /* positions of a chunk x width, where there is dropout */
+    float *logits;   /* a slice */
+    float *scratch;  /* of attention */
+};
+
+/* One call of rf__gpt_pass, and the chunk that it is at. */
+struct pass {
+    struct rf__gpt *gpt;
+    struct plan *plan;
+    size_t sample, samples; /* the first, and how many */
+    size_t row, rows;       /* the same in positions */
+    const struct rf__token_batch *batch;
+    const struct rf__model_sink *sink; /* NULL: only the loss */
+    bool drops;
+    struct rf_error *err;
+};
+
+/* Parts of one block of memory: first all are measured (memory == NULL), then handed out. */
+struct carver {
+    unsigned char *memory;
+    size_t used;
+};
+
+static float *carve(struct carver *carver, size_t count) {
+    float *part = carver->memory ? (float *)(void *)(carver->memory + carver->used) : NULL;
+    carver->used += (count * sizeof(float) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return part;
+}
+
+/* --- creation --- */
+
+static int check_options(const struct rf__model_options *options, struct rf_error *err) {
+    const struct rf__gpt_options *o = &options->gpt;
+    const struct {
+        const char *name;
+        int value, most;
+    } sizes[] = {{"depth", o->depth, MAX_DEPTH},
+                 {"width", o->width, MAX_WIDTH},
+                 {"heads", o->heads, MAX_WIDTH},
+                 {"context", o->context, MAX_CONTEXT},
+                 {"vocabulary", o->vocabulary, MAX_VOCABULARY},
+                 {"batch", options->batch, MAX_BATCH}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most) {
+            return rf__fail(err, RF_EINVAL, 0, "model gpt: %s must be 1 … %d, not %d",
+                            sizes[i].name, sizes[i].most, sizes[i].value);
+        }
+    }
+    if (o->width % o->heads) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "model gpt: a width of %d cannot be divided among %d heads; choose one "
+                        "that is a multiple of the other",
+                        o->width, o->heads);
+    }
+    if (!(o->dropout >= 0 && o->dropout < 1)) {
+        return rf__fail(err, RF_EINVAL, 0, "model gpt: dropout must be 0 … below 1, not %g",
+                        o->dropout);
+    }
+    double positions = (double)options->batch * o->context;
+    double most = (double)o->width > (double)o->vocabulary ? o->width : o->vocabulary;
+    if (positions > 1 << 24 || most * o->width > (double)(1ll << 36)) {
+        return rf__fail(err, RF_ELIMIT, 0,
+                        "model gpt: a micro-batch of %.0f positions of width %d, and a vocabulary "
+                        "of %d; at most %d positions and matrices of 2^36 numbers",
+                        positions, o->width, o->vocabulary, 1 << 24);
+    }
+    return 0;
+}
+
+static int check_compute(const struct rf__gpt_options *options, struct rf_error *err) {
+    int rc = 0;
+    switch (options->compute) {
+    case RF__COMPUTE_F32:
+        break;
+    case RF__COMPUTE_BF16:
+        if (!rf__model_has_bf16()) {
+            rc = rf__fail(err, RF_EUNSUPPORTED, 0,
+                          "model gpt: bf16 needs a processor with AVX512-BF16 or AMX, and this one "
+                          "(%s) has neither; use float32",
+                          rf__model_compute());
+        }
+        break;
+    }
+    return rc;
+}
+
+static size_t carve_parameters(struct rf__gpt *gpt, unsigned char *memory) {
+    struct carver carver = {.memory = memory};
+    for (int i = 0; i < gpt->tensor_count; i++) {
+        gpt->tensors[i].data = carve(&carver, gpt->tensors[i].count);
+    }
+    return carver.used;
+}
+
+static struct stream carve_stream(struct carver *carver, size_t positions, size_t width) {
+    struct stream stream;
+    stream.x = carve(carver, positions * width);
+    stream.mean = carve(carver, positions);
+    stream.scale = carve(carver, positions);
+    return stream;
+}
+
+/* How many positions the head takes at once. */
+static size_t slice_of(const struct rf__gpt *gpt, size_t positions) {
+    size_t slice = LOGITS_AT_ONCE / gpt->vocabulary;
+    slice = slice > SLICE_LEAST ? slice : SLICE_LEAST;
+    return slice < positions ? slice : positions;
+}
+
+static size_t carve_activations(struct rf__gpt *gpt, unsigned char *memory) {
+    struct carver carver = {.memory = memory};
+    const size_t positions = (size_t)gpt->batch * gpt->context;
+    const size_t chunk = (size_t)gpt->chunk * gpt->context;
+    for (int i = 0; i < gpt->options.depth; i++) {
+        struct block *block = &gpt->blocks[i];
+        block->attn_in = carve_stream(&carver, positions, gpt->width);
+        block->qkv = carve(&carver, positions * 3 * gpt->width);
+        block->logs = carve(&carver, positions * gpt->heads);
+        block->out = carve(&carver, positions * gpt->width);
+        block->mlp_in = carve_stream(&carver, positions, gpt->width);
+        block->hidden = carve(&carver, positions * 4 * gpt->width);
+    }
+    gpt->end = carve_stream(&carver, positions, gpt->width);
+    gpt->normed = carve(&carver, positions * gpt->width);
+    gpt->gradient = carve(&carver, positions * gpt->width);
+    gpt->narrow = carve(&carver, chunk * gpt->width);
+    gpt->wide = carve(&carver, chunk * 4 * gpt->width);
+    gpt->dropped = carve(&carver, gpt->options.dropout > 0 ? chunk * gpt->width : 0);
+    gpt->logits = carve(&carver, slice_of(gpt, chunk) * gpt->vocabulary);
+    gpt->scratch = carve(&carver, rf__attention_scratch(gpt->context, gpt->width / gpt->heads));
+    return carver.used;
+}
+
+static int allocate(struct rf__gpt *gpt, struct rf_error *err) {
+    const size_t depth = (size_t)gpt->options.depth;
+    gpt->tensor_count = rf__gpt_tensor_count(gpt->options.depth);
+    gpt->tensors = rf__alloc((size_t)gpt->tensor_count, sizeof *gpt->tensors);
+    gpt->blocks = rf__alloc(depth, sizeof *gpt->blocks);
+    gpt->plans = rf__alloc((size_t)gpt->chunk, sizeof(struct plan *));
+    if (!gpt->tensors || !gpt->blocks || !gpt->plans) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for a gpt of depth %d", gpt->options.depth);
+    }
+    rf__gpt_describe_tensors(&gpt->options, gpt->tensors);
+    for (int i = 0; i < gpt->tensor_count; i++) {
+        gpt->parameter_count += gpt->tensors[i].count;
+    }
+    size_t bytes = carve_parameters(gpt, NULL);
+    gpt->activation_bytes = carve_activations(gpt, NULL);
+    gpt->parameters = rf__alloc_aligned(bytes);
+    gpt->activations = rf__alloc_aligned(gpt->activation_bytes);
+    if (!gpt->parameters || !gpt->activations) {
+        return rf__fail(err, RF_ENOMEM, 0,
+                        "no memory for a gpt of %zu bytes and activations of %zu bytes for "
+                        "micro-batches of %d x %d tokens; a smaller micro-batch needs less",
+                        bytes, gpt->activation_bytes, gpt->batch, gpt->options.context);
+    }
+    carve_parameters(gpt, (unsigned char *)gpt->parameters);
+    carve_activations(gpt, gpt->activations);
+    return 0;
+}
+
+static void plan_destroy(struct plan *plan) {
+    if (plan) {
+        for (int i = 0; i < PRODUCTS; i++) {
+            rf__product_destroy(&plan->products[i]);
+        }
+        for (int i = 0; i < HEAD_PRODUCTS; i++) {
+            rf__product_destroy(&plan->head[0][i]);
+            rf__product_destroy(&plan->head[1][i]);
+        }
+        rf__free(plan);
+    }
+}
+
+/* The products of the blocks: of each matrix, inputs x outputs, its own, that of the gradient by
+ * its input, and that of its own gradient. */
+static int plan_blocks(struct rf__gpt *gpt, struct plan *plan, struct rf_error *err) {
+    const size_t d = gpt->width;
+    const struct {
+        const char *forward, *back, *gradient;
+        enum product product;
+        size_t inputs, outputs;
+        bool bias; /* added on the way; otherwise by the layer norm that follows */
+    } matrices[] = {
+        {"attn.c_attn", "attn.c_attn, back", "attn.c_attn, gradient", ATTN, d, 3 * d, true},
+        {"attn.c_proj", "attn.c_proj, back", "attn.c_proj, gradient", ATTN_PROJ, d, d, false},
+        {"mlp.c_fc", "mlp.c_fc, back", "mlp.c_fc, gradient", FC, d, 4 * d, true},
+        {"mlp.c_proj", "mlp.c_proj, back", "mlp.c_proj, gradient", PROJ, 4 * d, d, false},
+    };
+    const bool bf16 = gpt->options.compute == RF__COMPUTE_BF16;
+    int rc = 0;
+    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0] && !rc; i++) {
+        const struct rf__product_sizes sizes[] = {
+            {.what = matrices[i].forward,
+             .rows = plan->rows,
+             .inner = matrices[i].inputs,
+             .columns = matrices[i].outputs,
+             .bias = matrices[i].bias,
+             .bf16 = bf16},
+            {.what = matrices[i].back,
+             .rows = plan->rows,
+             .inner = matrices[i].outputs,
+             .columns = matrices[i].inputs,
+             .right_turned = true,
+             .bf16 = bf16},
+            {.what = matrices[i].gradient,
+             .rows = matrices[i].inputs,
+             .inner = plan->rows,
+             .columns = matrices[i].outputs,
+             .left_turned = true,
+             .sum = true,
+             .bf16 = bf16},
+        };
+        struct rf__product *first = &plan->products[matrices[i].product];
+        for (int k = 0; k < 3 && !rc; k++) {
+            rc = rf__product_create(first + k * (ATTN_BACK - ATTN), &gpt->device, &sizes[k], err);
+        }
+    }
+    return rc;
+}
+
+static int plan_head(struct rf__gpt *gpt, struct rf__product *products, size_t rows,
+                     struct rf_error *err) {
+    const bool bf16 = gpt->options.compute == RF__COMPUTE_BF16;
+    const struct rf__product_sizes sizes[HEAD_PRODUCTS] = {
+        [LOGITS] = {.what = "head",
+                    .rows = rows,
+                    .inner = gpt->width,
+                    .columns = gpt->vocabulary,
+                    .right_turned = true,
+                    .bf16 = bf16},
+        [LOGITS_BACK] = {.what = "head, back",
+                         .rows = rows,
+                         .inner = gpt->vocabulary,
+                         .columns = gpt->width,
+                         .bf16 = bf16},
+        [WTE_GRADIENT] = {.what = "head, gradient",
+                          .rows = gpt->vocabulary,
+                          .inner = rows,
+                          .columns = gpt->width,
+                          .left_turned = true,
+                          .sum = true,
+                          .bf16 = bf16},
+    };
+    int rc = 0;
+    for (int i = 0; i < HEAD_PRODUCTS && !rc; i++) {
+        rc = rf__product_create(&products[i], &gpt->device, &sizes[i], err);
+    }
+    return rc;
+}
+
+/* The plan for a chunk of `samples`, made if it is not there yet. */
+static int plan_for(struct rf__gpt *gpt, size_t samples, struct plan **out, struct rf_error *err) {
+    struct plan *plan = gpt->plans[samples - 1];
+    int rc = 0;
+    if (!plan) {
+        plan = rf__alloc(1, sizeof *plan);
+        if (!plan) {
+            return rf__fail(err, RF_ENOMEM, 0, "no memory to plan a pass of %zu samples", samples);
+        }
+        plan->rows = samples * gpt->context;
+        plan->slice = slice_of(gpt, plan->rows);
+        rc = plan_blocks(gpt, plan, err);
+        if (!rc) {
+            rc = plan_head(gpt, plan->head[0], plan->slice, err);
+        }
+        if (!rc && plan->rows % plan->slice) {
+            rc = plan_head(gpt, plan->head[1], plan->rows % plan->slice, err);
+        }
+        if (rc) {
+            plan_destroy(plan);
+            plan = NULL;
+        }
+        gpt->plans[samples - 1] = plan;
+    }
+    *out = plan;
+    return rc;
+}
+
+/* How many samples a chunk has: of the batch, and of a few hundred positions, as many as there are.
+ */
+static int chunk_of(const struct rf__model_options *options) {
+    int samples = CHUNK / options->gpt.context;
+    samples = samples > 1 ? samples : 1;
+    return samples < options->batch ? samples : options->batch;
+}
+
+int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out,
+                   struct rf_error *err) {
+    struct rf__gpt *gpt = NULL;
+    struct plan *plan;
+
+    *out = NULL;
+    int rc = check_options(options, err);
+    if (!rc) {
+        rc = check_compute(&options->gpt, err);
+    }
+    if (rc) {
+        goto out;
+    }
+    gpt = rf__alloc(1, sizeof *gpt);
+    if (!gpt) {
+        rc = rf__fail(err, RF_ENOMEM, 0, "no memory for a gpt");
+        goto out;
+    }
+    gpt->options = options->gpt;
+    gpt->width = (size_t)options->gpt.width;
+    gpt->heads = (size_t)options->gpt.heads;
+    gpt->context = (size_t)options->gpt.context;
+    gpt->vocabulary = (size_t)options->gpt.vocabulary;
+    gpt->seed = options->seed;
+    gpt->batch = options->batch;
+    gpt->chunk = chunk_of(options);
+    gpt->kernels = rf__kernels_best();
+    rc = rf__device_open(&gpt->device, err);
+    if (!rc) {
+        rc = allocate(gpt, err);
+    }
+    if (!rc) {
+        rf__gpt_initialise(&gpt->options, gpt->tensors, options->seed);
+        rc = plan_for(gpt, (size_t)gpt->chunk, &plan, err);
+    }
+    if (!rc) {
+        *out = gpt;
+        gpt = NULL;
+    }
+out:
+    rf__gpt_destroy(gpt);
+    return rc;
+}
+
+void rf__gpt_destroy(struct rf__gpt *gpt) {
+    if (gpt) {
+        for (int i = 0; gpt->plans && i < gpt->chunk; i++) {
+            plan_destroy(gpt->plans[i]);
+        }
+        rf__free(gpt->activations);
+        rf__free(gpt->parameters);
+        rf__free(gpt->plans);
+        rf__free(gpt->blocks);
+        rf__free(gpt->tensors);
+        rf__device_close(&gpt->device);
+        rf__free(gpt);
+    }
+}
+
+int rf__gpt_tensors(const struct rf__gpt *gpt) {
+    return gpt->tensor_count;
+}
+
+const struct rf__tensor *rf__gpt_tensor(const struct rf__gpt *gpt, int index) {
+    RF_ASSERT(index >= 0 && index < gpt->tensor_count);
+    return &gpt->tensors[index];
+}
+
+size_t rf__gpt_parameters(const struct rf__gpt *gpt) {
+    return gpt->parameter_count;
+}
+
+size_t rf__gpt_activation_bytes(const struct rf__gpt *gpt) {
+    return gpt->activation_bytes + gpt->device.scratchpad_bytes + gpt->device.temporary_bytes;
+}
+
+/* --- what both directions use --- */
+
+/* Row `row` of the chunk that the pass is at, in memory for all positions. */
+static float *at(const struct pass *p, float *all, size_t width) {
+    return all + p->row * width;
+}
+
+static const float *weight_of(const struct rf__gpt *gpt, int block,
+                              enum rf__gpt_block_tensor tensor) {
+    return gpt->tensors[rf__gpt_block_tensor(block, tensor)].data;
+}
+
+static int multiply(const struct pass *p, enum product product, const float *left,
+                    const float *right, float *result, const float *bias) {
+    return rf__product_run(&p->plan->products[product], &p->gpt->device, p->gpt->kernels, left,
+                           right, result, bias, p->err);
+}
+
+/* A layer norm over the chunk of `stream`, with the gain that is tensor `tensor` and the shift that
+ * is the next. */
+static struct rf__norm norm_of(const struct pass *p, const struct stream *stream, int tensor) {
+    const size_t width = p->gpt->width;
+    return (struct rf__norm){.rows = p->rows,
+                             .width = width,
+                             .before = at(p, stream->x, width),
+                             .gain = p->gpt->tensors[tensor].data,
+                             .shift = p->gpt->tensors[tensor + 1].data,
+                             .mean = at(p, stream->mean, 1),
+                             .scale = at(p, stream->scale, 1),
+                             .y = at(p, p->gpt->normed, width)};
+}
+
+/* Dropout of a place in a sample. */
+static struct rf__drop drop_of(const struct pass *p, size_t sample, uint64_t place) {
+    const double rate = p->gpt->options.dropout;
+    struct rf__rng step = rf__rng(p->gpt->seed, p->batch->step, place);
+    struct rf__rng rng = rf__rng(rf__rng_u64(&step), p->batch->samples[sample], 0);
+    return (struct rf__drop){.key = rf__rng_u64(&rng),
+                             .below = (uint32_t)(rate * 0x1p32),
+                             .scale = (float)(1 / (1 - rate))};
+}
+
+/* y = dropout(x + bias) for the samples of the chunk, which both begin with. */
+static void drop(const struct pass *p, uint64_t place, const float *x, const float *bias,
+                 float *y) {
+    const size_t each = p->gpt->context * p->gpt->width;
+    for (size_t i = 0; i < p->samples; i++) {
+        struct rf__drop d = drop_of(p, p->sample + i, place);
+        p->gpt->kernels->drop(&d, x + i * each, bias, y + i * each, p->gpt->context, p->gpt->width);
+    }
+}
+
+static uint64_t residual_place(int block, bool mlp) {
+    return DROP_RESIDUAL + 2 * (uint64_t)block + (mlp ? 1 : 0);
+}
+
+/* The head `head` of sample `sample`. */
+static struct rf__attention attention_of(const struct pass *p, int number, size_t sample,
+                                         size_t head) {
+    const struct rf__gpt *gpt = p->gpt;
+    const struct block *block = &gpt->blocks[number];
+    const size_t width = gpt->width / gpt->heads, row = sample * gpt->context;
+    float *qkv = block->qkv + row * 3 * gpt->width + head * width;
+    struct rf__attention a = {.rows = gpt->context,
+                              .width = width,
+                              .q = qkv,
+                              .k = qkv + gpt->width,
+                              .v = qkv + 2 * gpt->width,
+                              .stride = 3 * gpt->width,
+                              .out = block->out + row * gpt->width + head * width,
+                              .out_stride = gpt->width,
+                              .logs = block->logs + (sample * gpt->heads + head) * gpt->context,
+                              .scratch = gpt->scratch};
+    if (p->drops) {
+        struct rf__rng rng;
+        a.drop = drop_of(p, sample, DROP_ATTENTION + (uint64_t)number);
+        rng = rf__rng(a.drop.key, head, 0);
+        a.drop.key = rf__rng_u64(&rng);
+    }
+    return a;
+}
+
+/* --- forward --- */
+
+/* The first x and its layer norm. */
+static void embed(const struct pass *p) {
+    const struct rf__gpt *gpt = p->gpt;
+    const struct stream *stream = &gpt->blocks[0].attn_in;
+    const float *wte = gpt->tensors[RF__GPT_WTE].data, *wpe = gpt->tensors[RF__GPT_WPE].data;
+    const size_t width = gpt->width;
+    float *x = at(p, stream->x, width), *row = x;
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
+        const uint32_t *tokens = p->batch->tokens + i * (gpt->context + 1);
+        for (size_t t = 0; t < gpt->context; t++, row += width) {
+            memcpy(row, wte + tokens[t] * width, width * sizeof(float));
+            gpt->kernels->add(wpe + t * width, row, width);
+        }
+    }
+    if (p->drops) {
+        drop(p, DROP_EMBEDDING, x, NULL, x);
+    }
+    struct rf__norm norm = norm_of(p, stream, rf__gpt_block_tensor(0, RF__GPT_LN_1_WEIGHT));
+    gpt->kernels->norm(&norm);
+}
+
+/* The next x from the one before, what a half of a block puts out (in `narrow`, without its bias),
+ * and that bias; and its layer norm, to `normed`. */
+static void next_stream(const struct pass *p, const struct stream *before, const float *bias,
+                        uint64_t place, const struct stream *next, int tensor) {
+    struct rf__norm norm = norm_of(p, next, tensor);
+    if (p->drops) {
+        drop(p, place, p->gpt->narrow, bias, p->gpt->narrow);
+        bias = NULL;
+    }
+    norm.before = at(p, before->x, p->gpt->width);
+    norm.delta = p->gpt->narrow;
+    norm.bias = bias;
+    norm.x = at(p, next->x, p->gpt->width);
+    p->gpt->kernels->norm(&norm);
+}
+
+static void attend(const struct pass *p, int number) {
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
+        for (size_t head = 0; head < p->gpt->heads; head++) {
+            struct rf__attention a = attention_of(p, number, i, head);
+            p->gpt->kernels->attention(&a);
+        }
+    }
+}
+
+/* From a block's first x and its layer norm in `normed` to the next block's (or the end's). */
+static int forward_block(const struct pass *p, int number) {
+    struct rf__gpt *gpt = p->gpt;
+    const struct block *block = &gpt->blocks[number];
+    const struct stream *next =
+        number + 1 < gpt->options.depth ? &gpt->blocks[number + 1].attn_in : &gpt->end;
+    const size_t width = gpt->width;
+    float *normed = at(p, gpt->normed, width), *hidden = at(p, block->hidden, 4 * width);
+    int rc = multiply(p, ATTN, normed, weight_of(gpt, number, RF__GPT_ATTN_WEIGHT),
+                      at(p, block->qkv, 3 * width), weight_of(gpt, number, RF__GPT_ATTN_BIAS));
+    if (!rc) {
+        attend(p, number);
+        rc = multiply(p, ATTN_PROJ, at(p, block->out, width),
+                      weight_of(gpt, number, RF__GPT_ATTN_PROJ_WEIGHT), gpt->narrow, NULL);
+    }
+    if (!rc) {
+        next_stream(p, &block->attn_in, weight_of(gpt, number, RF__GPT_ATTN_PROJ_BIAS),
+                    residual_place(number, false), &block->mlp_in,
+                    rf__gpt_block_tensor(number, RF__GPT_LN_2_WEIGHT));
+        rc = multiply(p, FC, normed, weight_of(gpt, number, RF__GPT_FC_WEIGHT), hidden,
+                      weight_of(gpt, number, RF__GPT_FC_BIAS));
+    }
+    if (!rc) {
+        gpt->kernels->gelu(hidden, gpt->wide, p->rows * 4 * width);
+        rc = multiply(p, PROJ, gpt->wide, weight_of(gpt, number, RF__GPT_PROJ_WEIGHT), gpt->narrow,
+                      NULL);
+    }
+    if (!rc) {
+        next_stream(p, &block->mlp_in, weight_of(gpt, number, RF__GPT_PROJ_BIAS),
+                    residual_place(number, true), next,
+                    rf__gpt_block_tensor(number + 1, RF__GPT_LN_1_WEIGHT));
+    }
+    return rc;
+}
+
+/* --- backward: the gradient by the residual stream is in `gradient` --- */
+
+static float *gradient_of(const struct pass *p, int tensor) {
+    return p->sink->grad(p->sink->context, tensor);
+}
+
+/* Tensors from `first` on are complete: the last first. */
+static int ready(const struct pass *p, int first, int count) {
+    int rc = 0;
+    for (int i = first + count - 1; i >= first && !rc; i--) {
+        rc = p->sink->ready(p->sink->context, i);
+    }
+    return rc;
+}
+
+/* Through a layer norm, from the gradient in `narrow`. */
+static void norm_back(const struct pass *p, const struct stream *stream, int tensor, bool add) {
+    struct rf__norm norm = norm_of(p, stream, tensor);
+    struct rf__norm_gradients gradients = {.dy = p->gpt->narrow,
+                                           .dx = at(p, p->gpt->gradient, p->gpt->width),
+                                           .add = add,
+                                           .gain = gradient_of(p, tensor),
+                                           .shift = gradient_of(p, tensor + 1)};
+    p->gpt->kernels->norm_backward(&norm, &gradients);
+}
+
+/* What was added to the residual stream has this gradient. */
+static const float *out_gradient(const struct pass *p, uint64_t place) {
+    const float *gradient = at(p, p->gpt->gradient, p->gpt->width);
+    if (p->drops) {
+        drop(p, place, gradient, NULL, p->gpt->dropped);
+        return p->gpt->dropped;
+    }
+    return gradient;
+}
+
+static void bias_gradient(const struct pass *p, const float *output, size_t columns, int tensor) {
+    p->gpt->kernels->add_columns(output, gradient_of(p, tensor), p->rows, columns);
+}
+
+static int mlp_back(const struct pass *p, int number) {
+    struct rf__gpt *gpt = p->gpt;
+    const struct block *block = &gpt->blocks[number];
+    const int proj = rf__gpt_block_tensor(number, RF__GPT_PROJ_WEIGHT);
+    const int fc = rf__gpt_block_tensor(number, RF__GPT_FC_WEIGHT);
+    const int ln = rf__gpt_block_tensor(number, RF__GPT_LN_2_WEIGHT);
+    const size_t width = gpt->width;
+    float *normed = at(p, gpt->normed, width), *hidden = at(p, block->hidden, 4 * width);
+    struct rf__norm norm = norm_of(p, &block->mlp_in, ln);
+    const float *out = out_gradient(p, residual_place(number, true));
+
+    bias_gradient(p, out, width, proj + 1);
+    int rc = multiply(p, PROJ_BACK, out, gpt->tensors[proj].data, gpt->wide, NULL);
+    if (!rc) {
+        gpt->kernels->gelu_backward(hidden, gpt->wide, gradient_of(p, fc + 1), p->rows, 4 * width);
+        rc = multiply(p, PROJ_GRADIENT, hidden, out, gradient_of(p, proj), NULL);
+    }
+    if (!rc) {
+        gpt->kernels->norm_again(&norm);
+        rc = multiply(p, FC_GRADIENT, normed, gpt->wide, gradient_of(p, fc), NULL);
+    }
+    if (!rc) {
+        rc = multiply(p, FC_BACK, gpt->wide, gpt->tensors[fc].data, gpt->narrow, NULL);
+    }
+    if (!rc) {
+        norm_back(p, &block->mlp_in, ln, true);
+    }
+    return rc;
+}
+
+/* From the gradient by what attention puts out, in `narrow`, to that by queries, keys and values,
+ * in `wide`. */
+static void attend_back(const struct pass *p, int number) {
+    const struct rf__gpt *gpt = p->gpt;
+    const struct block *block = &gpt->blocks[number];
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
+        for (size_t head = 0; head < gpt->heads; head++) {
+            struct rf__attention a = attention_of(p, number, i, head);
+            a.dout = gpt->narrow + (a.out - at(p, block->out, gpt->width));
+            a.dq = gpt->wide + (a.q - at(p, block->qkv, 3 * gpt->width));
+            a.dk = a.dq + gpt->width;
+            a.dv = a.dk + gpt->width;
+            gpt->kernels->attention_backward(&a);
+        }
+    }
+}
+
+static int attention_back(const struct pass *p, int number) {
+    struct rf__gpt *gpt = p->gpt;
+    const struct block *block = &gpt->blocks[number];
+    const int proj = rf__gpt_block_tensor(number, RF__GPT_ATTN_PROJ_WEIGHT);
+    const int attn = rf__gpt_block_tensor(number, RF__GPT_ATTN_WEIGHT);
+    const int ln = rf__gpt_block_tensor(number, RF__GPT_LN_1_WEIGHT);
+    const size_t width = gpt->width;
+    struct rf__norm norm = norm_of(p, &block->attn_in, ln);
+    const float *out = out_gradient(p, residual_place(number, false));
+
+    bias_gradient(p, out, width, proj + 1);
+    int rc =
+        multiply(p, ATTN_PROJ_GRADIENT, at(p, block->out, width), out, gradient_of(p, proj), NULL);
+    if (!rc) {
+        rc = multiply(p, ATTN_PROJ_BACK, out, gpt->tensors[proj].data, gpt->narrow, NULL);
+    }
+    if (!rc) {
+        attend_back(p, number);
+        bias_gradient(p, gpt->wide, 3 * width, attn + 1);
+        gpt->kernels->norm_again(&norm);
+        rc = multiply(p, ATTN_GRADIENT, at(p, gpt->normed, width), gpt->wide, gradient_of(p, attn),
+                      NULL);
+    }
+    if (!rc) {
+        rc = multiply(p, ATTN_BACK, gpt->wide, gpt->tensors[attn].data, gpt->narrow, NULL);
+    }
+    if (!rc) {
+        norm_back(p, &block->attn_in, ln, true);
+    }
+    return rc;
+}
+
+static int backward_block(const struct pass *p, int number) {
+    int rc = mlp_back(p, number);
+    return rc ? rc : attention_back(p, number);
+}
+
+static void embed_back(const struct pass *p) {
+    const struct rf__gpt *gpt = p->gpt;
+    float *wte = gradient_of(p, RF__GPT_WTE), *wpe = gradient_of(p, RF__GPT_WPE);
+    const float *row = out_gradient(p, DROP_EMBEDDING);
+    const size_t width = gpt->width;
+    for (size_t i = p->sample; i < p->sample + p->samples; i++) {
+        const uint32_t *tokens = p->batch->tokens + i * (gpt->context + 1);
+        for (size_t t = 0; t < gpt->context; t++, row += width) {
+            gpt->kernels->add(row, wpe + t * width, width);
+            gpt->kernels->add(row, wte + tokens[t] * width, width);
+        }
+    }
+}
+
+/* --- the head --- */
+
+struct outcome {
+    double loss;
+    int64_t correct;
+};
+
+static int head_multiply(const struct pass *p, enum head_product product, size_t rows,
+                         const float *left, const float *right, float *result) {
+    struct rf__product *products = p->plan->head[rows == p->plan->slice ? 0 : 1];
+    return rf__product_run(&products[product], &p->gpt->device, p->gpt->kernels, left, right,
+                           result, NULL, p->err);
+}
+
+/* The losses of a slice, from row `first` on; its logits become their gradient. */
+static void slice_loss(const struct pass *p, size_t first, size_t rows, struct outcome *outcome) {
+    const struct rf__gpt *gpt = p->gpt;
+    for (size_t i = 0; i < rows; i++) {
+        size_t sample = (first + i) / gpt->context, t = (first + i) % gpt->context;
+        uint32_t label = p->batch->tokens[sample * (gpt->context + 1) + t + 1];
+        bool right;
+        outcome->loss +=
+            gpt->kernels->loss(gpt->logits + i * gpt->vocabulary, gpt->vocabulary, label, &right);
+        outcome->correct += right;
+    }
+}
+
+/* From `normed` to the loss and, with a sink, the head's part of the gradient of wte and the
+ * gradient by the residual stream. */
+static int head(const struct pass *p, struct outcome *outcome) {
+    const struct rf__gpt *gpt = p->gpt;
+    const float *wte = gpt->tensors[RF__GPT_WTE].data;
+    int rc = 0;
+    for (size_t first = 0; first < p->rows && !rc; first += p->plan->slice) {
+        size_t left = p->rows - first, rows = left < p->plan->slice ? left : p->plan->slice;
+        const float *normed = at(p, gpt->normed, gpt->width) + first * gpt->width;
+        rc = head_multiply(p, LOGITS, rows, normed, wte, gpt->logits);
+        if (!rc) {
+            slice_loss(p, p->row + first, rows, outcome);
+        }
+        if (!rc && p->sink) {
+            rc = head_multiply(p, LOGITS_BACK, rows, gpt->logits, wte,
+                               gpt->narrow + first * gpt->width);
+        }
+        if (!rc && p->sink) {
+            rc = head_multiply(p, WTE_GRADIENT, rows, gpt->logits, normed,
+                               gradient_of(p, RF__GPT_WTE));
+        }
+    }
+    if (!rc && p->sink) {
+        norm_back(p, &gpt->end, rf__gpt_block_tensor(gpt->options.depth, RF__GPT_LN_1_WEIGHT),
+                  false);
+    }
+    return rc;
+}
+
+/* --- a pass --- */
+
+static int check_batch(const struct rf__gpt *gpt, const struct rf__token_batch *batch,
+                       struct rf_error *err) {
+    if (batch->count < 1 || batch->count > gpt->batch) {
+        return rf__fail(err, RF_EINVAL, 0, "a micro-batch of %d samples; the model takes 1 … %d",
+                        batch->count, gpt->batch);
+    }
+    for (size_t i = 0; i < (size_t)batch->count * (gpt->context + 1); i++) {
+        if (batch->tokens[i] >= gpt->vocabulary) {
+            return rf__fail(err, RF_EDATA, 0,
+                            "sample %zu of a micro-batch has token %u at position %zu; the "
+                            "vocabulary has %zu: check which tokenizer made the data",
+                            i / (gpt->context + 1), (unsigned)batch->tokens[i],
+                            i % (gpt->context + 1), gpt->vocabulary);
+        }
+    }
+    return 0;
+}
+
+/* Goes to the next chunk, or to the first: whether there is one. Its plan is there. */
+static bool next_chunk(struct pass *p) {
+    const struct rf__gpt *gpt = p->gpt;
+    p->sample += p->samples;
+    size_t left = (size_t)p->batch->count - p->sample;
+    p->samples = left < (size_t)gpt->chunk ? left : (size_t)gpt->chunk;
+    p->row = p->sample * gpt->context;
+    p->rows = p->samples * gpt->context;
+    p->plan = p->samples ? gpt->plans[p->samples - 1] : NULL;
+    return p->samples > 0;
+}
+
+static void before_first_chunk(struct pass *p) {
+    p->sample = p->samples = 0;
+}
+
+static int forward(struct pass *p, struct outcome *outcome) {
+    int rc = 0;
+    before_first_chunk(p);
+    while (next_chunk(p)) {
+        embed(p);
+    }
+    for (int i = 0; i < p->gpt->options.depth; i++) {
+        before_first_chunk(p);
+        while (!rc && next_chunk(p)) {
+            rc = forward_block(p, i);
+        }
+    }
+    before_first_chunk(p);
+    while (!rc && next_chunk(p)) {
+        rc = head(p, outcome);
+    }
+    return rc;
+}
+
+static int backward(struct pass *p) {
+    const int depth = p->gpt->options.depth;
+    int rc = ready(p, rf__gpt_block_tensor(depth, RF__GPT_LN_1_WEIGHT), 2);
+    for (int i = depth - 1; i >= 0 && !rc; i--) {
+        before_first_chunk(p);
+        while (!rc && next_chunk(p)) {
+            rc = backward_block(p, i);
+        }
+        if (!rc) {
+            rc = ready(p, rf__gpt_block_tensor(i, RF__GPT_LN_1_WEIGHT), RF__GPT_BLOCK_TENSORS);
+        }
+    }
+    before_first_chunk(p);
+    while (!rc && next_chunk(p)) {
+        embed_back(p);
+    }
+    return rc ? rc : ready(p, RF__GPT_WTE, 2);
+}
+
+int rf__gpt_pass(struct rf__gpt *gpt, const struct rf__token_batch *batch,
+                 const struct rf__model_sink *sink, double *loss_sum, int64_t *correct,
+                 struct rf_error *err) {
+    struct pass pass = {.gpt = gpt,
+                        .batch = batch,
+                        .sink = sink,
+                        .drops = sink && batch->samples && gpt->options.dropout > 0,
+                        .err = err};
+    struct outcome outcome = {0};
+    struct plan *plan;
+    int rc = check_batch(gpt, batch, err);
+    if (!rc && batch->count % gpt->chunk) {
+        rc = plan_for(gpt, (size_t)(batch->count % gpt->chunk), &plan, err);
+    }
+    if (!rc) {
+        rc = forward(&pass, &outcome);
+    }
+    if (!rc) {
+        *loss_sum = outcome.loss;
+        if (correct) {
+            *correct = outcome.correct;
+        }
+        if (sink) {
+            rc = backward(&pass);
+        }
+    }
+    return rc;
+}
