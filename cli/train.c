@@ -199,6 +199,7 @@ static void on_epoch(void *context, const struct rf_train_epoch *epoch) {
     files_keep(session);
     screen_best(&session->screen, epoch);
     if (is_first(session) && was_first) {
+        files_measurement(&session->files, epoch);
         screen_epoch(&session->screen, epoch);
     }
 }

@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 enum train_source { TRAIN_DEFAULT, TRAIN_ENVIRONMENT, TRAIN_FLAG };
-enum { TRAIN_SETTINGS = 31 };
+enum { TRAIN_SETTINGS = 42 };
 
 struct train_settings {
     struct rf_train_options train;
@@ -54,8 +54,8 @@ struct train_screen {
     double loss_sum, step_s, data_s, exposed_s;
 
     int failed_checkpoints; /* since the last that was written; the first is told */
-    double best;
-    uint64_t best_epoch;
+    double best;            /* accuracy, or of tokens the test loss; NAN: none yet */
+    uint64_t best_at;       /* its epoch, or of tokens its step */
 };
 
 /* What happened to the group, as this worker saw it. */
@@ -103,7 +103,8 @@ struct train_log {
     const char *path;
     bool is_regular; /* its end can be looked at */
     off_t end;       /* as we know it */
-    uint64_t last;   /* the step of the line before it */
+    uint64_t last;   /* the place of the line before it: twice its step, and one more where it tells
+                        of a measurement after it */
 };
 
 struct train_files {
@@ -128,6 +129,9 @@ void files_start(struct train_files *files, const struct train_settings *setting
                  const struct rf_train_start *start, const char *transport);
 void files_step(struct train_files *files, const struct rf_train_step *step); /* if it is later */
 
+/* A measurement of tokens goes into metrics.jsonl, where it is later than what is there. */
+void files_measurement(struct train_files *files, const struct rf_train_epoch *epoch);
+
 /* The steps after `step` are undone: their lines go. */
 void files_go_back(struct train_files *files, uint64_t step);
 void files_tensor(struct train_files *files, bool gradient, const char *name, const float *data,
@@ -138,5 +142,8 @@ void files_gradients_write(struct train_files *files);
  * end, only who comes first does it: false for the rest. */
 bool files_finish(struct train_files *files, const struct train_settings *settings,
                   const struct rf_train_result *result, int size, bool others);
+
+/* The most memory that this process ever held. */
+uint64_t train_peak_bytes(void);
 
 #endif

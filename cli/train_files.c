@@ -363,10 +363,32 @@ void files_gradients_write(struct train_files *files) {
     }
 }
 
+/* VmHWM: what getrusage tells may be of the program that this process was before. 0: not known. */
+uint64_t train_peak_bytes(void) {
+    char line[128];
+    unsigned long long kib = 0;
+
+    FILE *in = fopen("/proc/self/status", "re");
+    while (in && !kib && fgets(line, sizeof line, in)) {
+        if (!strncmp(line, "VmHWM:", 6)) {
+            kib = strtoull(line + 6, NULL, 10);
+        }
+    }
+    if (in) {
+        fclose(in);
+    }
+    return kib << 10;
+}
+
 /* --- records ------------------------------------------------------------------------------------
  */
 
-/* The step that the last whole line tells of; what a writer that died has left of a line is cut
+/* The order of lines: a measurement comes after the step that it is of. */
+static uint64_t place_of(uint64_t step, bool measurement) {
+    return 2 * step + measurement;
+}
+
+/* The place of the last whole line; what a writer that died has left of a line is cut
  * off. */
 static void log_look_back(struct train_log *log, off_t size) {
     char tail[LINE_MOST];
@@ -385,13 +407,13 @@ static void log_look_back(struct train_log *log, off_t size) {
     const char *line = before ? before + 1 : tail;
     json_t *object = end ? json_loadb(line, (size_t)(end - line), 0, NULL) : NULL;
     json_int_t step = json_integer_value(json_object_get(object, "step"));
-    log->last = step > 0 ? (uint64_t)step : 0;
+    log->last = step > 0 ? place_of((uint64_t)step, json_object_get(object, "val_loss")) : 0;
     log->end = size;
     json_decref(object);
 }
 
-/* One object a line. `step` 0: it is none of a step. */
-static void line_write(struct train_files *files, struct train_log *log, uint64_t step,
+/* One object a line. `place` 0: it is not in the order of steps. */
+static void line_write(struct train_files *files, struct train_log *log, uint64_t place,
                        const json_t *object) {
     struct stat status;
     int failed = 0;
@@ -412,10 +434,10 @@ static void line_write(struct train_files *files, struct train_log *log, uint64_
             log_look_back(log, status.st_size);
         }
     }
-    if (!step || step > log->last) {
+    if (!place || place > log->last) {
         failed = write_all(log->fd, text, length);
         log->end += (off_t)length;
-        log->last = step ? step : log->last;
+        log->last = place ? place : log->last;
     }
     if (log->is_regular) {
         flock(log->fd, LOCK_UN);
@@ -446,12 +468,33 @@ void files_step(struct train_files *files, const struct rf_train_step *s) {
         (json_int_t)s->samples, "skipped", (json_int_t)s->skipped, "samples_per_s",
         s->samples_per_s, "digest", hex(s->digest));
 
+    if (object && s->context) {
+        json_object_set_new(object, "tokens", json_integer((json_int_t)(s->samples * s->context)));
+        json_object_set_new(object, "tokens_per_s", json_real(s->samples_per_s * s->context));
+    }
     if (!object) {
         fail_memory(files);
         return;
     }
-    line_write(files, &files->metrics, s->step, object);
-    line_write(files, &files->log, s->step, object);
+    line_write(files, &files->metrics, place_of(s->step, false), object);
+    line_write(files, &files->log, place_of(s->step, false), object);
+    json_decref(object);
+}
+
+void files_measurement(struct train_files *files, const struct rf_train_epoch *e) {
+    if (!e->context) {
+        return;
+    }
+    json_t *object =
+        json_pack("{s:I, s:I, s:o, s:o, s:I, s:I}", "step", (json_int_t)e->step, "epoch",
+                  (json_int_t)e->epoch, "val_loss", real(e->test_loss), "val_accuracy",
+                  real(e->accuracy), "val_tokens", (json_int_t)(e->test_samples * e->context),
+                  "val_skipped", (json_int_t)e->test_skipped);
+    if (!object) {
+        fail_memory(files);
+        return;
+    }
+    line_write(files, &files->metrics, place_of(e->step, true), object);
     json_decref(object);
 }
 
@@ -488,8 +531,8 @@ static void log_go_back(struct train_log *log, uint64_t step) {
     flock(log->fd, LOCK_EX);
     off_t end = end_of_step(log, step);
     if (end >= 0 && !ftruncate(log->fd, end)) {
-        log->end = end;
-        log->last = step;
+        log->end = -1; /* to be looked at before the next line */
+        log->last = place_of(step, false);
     }
     flock(log->fd, LOCK_UN);
 }
@@ -511,13 +554,15 @@ void files_start(struct train_files *files, const struct train_settings *setting
     gethostname(host, sizeof host - 1);
     train_settings_each(settings, setting_add, chosen);
     json_t *object = json_pack(
-        "{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
-        rf_version(), "host", host, "pid", (json_int_t)getpid(), "workers", (json_int_t)start->size,
-        "transport", transport, "compute", start->compute, "parameters",
+        "{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+        "version", rf_version(), "host", host, "pid", (json_int_t)getpid(), "workers",
+        (json_int_t)start->size, "transport", transport, "compute", start->compute, "parameters",
         (json_int_t)start->parameters, "batch", (json_int_t)start->batch, "shards",
         (json_int_t)start->shards, "train_samples", (json_int_t)start->train_samples,
         "test_samples", (json_int_t)start->test_samples, "steps", (json_int_t)start->steps,
-        "steps_per_epoch", (json_int_t)start->steps_per_epoch, "settings", chosen);
+        "steps_per_epoch", (json_int_t)start->steps_per_epoch, "context",
+        (json_int_t)start->context, "vocabulary", (json_int_t)start->vocabulary, "measured",
+        (json_int_t)start->measured, "settings", chosen);
     char *text = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
     if (!text) {
         fail_memory(files);
@@ -538,17 +583,22 @@ static void summary_log(struct train_files *files, const struct rf_train_result 
     }
     json_t *object = json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:f, s:f, "
-        "s:f, "
-        "s:b, s:{s:I, s:I, s:I, s:I, s:I}}",
+        "s:f, s:b, s:I, s:{s:I, s:I, s:I, s:I, s:I}}",
         "accuracy", real(r->accuracy), "loss", real(r->loss), "test_loss", real(r->test_loss),
         "steps", (json_int_t)r->steps, "samples", (json_int_t)r->samples, "skipped",
         (json_int_t)r->skipped, "samples_per_s", r->samples_per_s, "seconds", r->seconds, "digest",
         hex(r->digest), "digests", digests, "workers", (json_int_t)size, "compute_s", r->compute_s,
         "comm_s", r->comm_s, "exposed_s", r->exposed_s, "wait_s", r->wait_s, "data_s", r->data_s,
-        "eval_s", r->eval_s, "hidden_ratio", r->hidden_ratio, "stopped", (int)r->stopped, "memory",
-        "parameters", (json_int_t)m->parameters, "gradients", (json_int_t)m->gradients, "averaged",
+        "eval_s", r->eval_s, "hidden_ratio", r->hidden_ratio, "stopped", (int)r->stopped,
+        "peak_bytes", (json_int_t)train_peak_bytes(), "memory", "parameters",
+        (json_int_t)m->parameters, "gradients", (json_int_t)m->gradients, "averaged",
         (json_int_t)m->averaged, "optimizer", (json_int_t)m->optimizer, "activations",
         (json_int_t)m->activations);
+    if (object && r->context) {
+        json_object_set_new(object, "val_loss", real(r->test_loss));
+        json_object_set_new(object, "tokens", json_integer((json_int_t)(r->samples * r->context)));
+        json_object_set_new(object, "tokens_per_s", json_real(r->samples_per_s * r->context));
+    }
     if (!object) {
         fail_memory(files);
         return;
@@ -562,6 +612,13 @@ static void summary_page(struct train_files *files, const struct train_settings 
     char path[PATH_MAX], accuracy[32] = "not measured", test_loss[32] = "not measured";
     char *text = NULL;
 
+    char rate[96];
+
+    snprintf(rate, sizeof rate, "| samples/s | %.0f |\n", r->samples_per_s);
+    if (r->context) {
+        snprintf(rate, sizeof rate, "| samples/s | %.1f of %u tokens |\n| tokens/s | %.0f |\n",
+                 r->samples_per_s, r->context, r->samples_per_s * r->context);
+    }
     if (isfinite(r->accuracy)) {
         snprintf(accuracy, sizeof accuracy, "%.2f %%", r->accuracy * 100);
         snprintf(test_loss, sizeof test_loss, "%.4f", r->test_loss);
@@ -571,7 +628,7 @@ static void summary_page(struct train_files *files, const struct train_settings 
         "# %s on %d worker%s%s\n\n"
         "| | |\n|---|---|\n"
         "| data | %s |\n| accuracy | %s |\n| loss | %.4f |\n| test loss | %s |\n"
-        "| steps | %llu |\n| samples | %llu |\n| skipped samples | %llu |\n| samples/s | %.0f |\n| "
+        "| steps | %llu |\n| samples | %llu |\n| skipped samples | %llu |\n%s| "
         "wall time | %.1f s |\n"
         "| compute | %.1f s |\n| data | %.1f s |\n| communication | %.1f s, %.0f %% hidden |\n"
         "| waiting | %.1f s |\n| evaluation | %.1f s |\n"
@@ -579,8 +636,8 @@ static void summary_page(struct train_files *files, const struct train_settings 
         "Each step is in metrics.jsonl, every setting in train.json.\n",
         settings->train.model, size, size == 1 ? "" : "s", r->stopped ? ", stopped early" : "",
         settings->train.data, accuracy, r->loss, test_loss, (unsigned long long)r->steps,
-        (unsigned long long)r->samples, (unsigned long long)r->skipped, r->samples_per_s,
-        r->seconds, r->compute_s, r->data_s, r->comm_s, r->hidden_ratio * 100, r->wait_s, r->eval_s,
+        (unsigned long long)r->samples, (unsigned long long)r->skipped, rate, r->seconds,
+        r->compute_s, r->data_s, r->comm_s, r->hidden_ratio * 100, r->wait_s, r->eval_s,
         r->memory.parameters + r->memory.gradients + r->memory.averaged + r->memory.optimizer +
             r->memory.activations,
         (unsigned long long)r->digest, files->weights_path);

@@ -56,9 +56,46 @@ static const char *ms_text(char out[FORMAT_MAX], double seconds) {
     return out;
 }
 
+/* What a rate is of: images or tokens; and how many a sample has. */
+static const char *rate_unit(uint32_t context) {
+    return context ? "tok/s" : "img/s";
+}
+
+static double rate_of(double samples_per_s, uint32_t context) {
+    return context ? samples_per_s * context : samples_per_s;
+}
+
+static void model_print(FILE *out, const struct train_settings *settings,
+                        const struct rf_train_start *start, const char *wire) {
+    const struct rf_train_options *o = &settings->train;
+    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX];
+
+    format_count(a, start->parameters);
+    format_count(b, start->train_samples);
+    format_count(c, start->steps);
+    if (!start->context) {
+        fprintf(out, "%s, %s parameters; batch %u = %u x %u; %s samples, %s steps%s\n", o->model, a,
+                start->batch, start->shards, start->batch / start->shards, b, c, wire);
+        return;
+    }
+    fprintf(out, "%s, %s parameters; batch %u = %u x %u windows of %u tokens%s\n", o->model, a,
+            start->batch, start->shards, start->batch / start->shards, start->context, wire);
+    fprintf(out, "%s windows, vocabulary %u; %s steps, %llu an epoch\n", b, start->vocabulary, c,
+            (unsigned long long)start->steps_per_epoch);
+}
+
+static void memory_print(FILE *out, const struct rf_train_memory *memory) {
+    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX];
+    size_t passing = memory->gradients + memory->averaged;
+
+    fprintf(out, "memory a worker: parameters and optimizer %s, gradients %s,\n",
+            format_bytes(a, memory->parameters + memory->optimizer), format_bytes(b, passing));
+    fprintf(out, "  activations %s\n", format_bytes(c, memory->activations));
+}
+
 void screen_start(struct train_screen *screen, const struct train_settings *settings,
                   const struct rf_train_start *start, const char *transport, const char *folder) {
-    char a[FORMAT_MAX], b[FORMAT_MAX], c[FORMAT_MAX], host[64] = "", wire[40] = "";
+    char host[64] = "", wire[40] = "";
 
     if (screen->quiet) {
         return;
@@ -73,10 +110,8 @@ void screen_start(struct train_screen *screen, const struct train_settings *sett
     if (settings->train.ddp.wire != RF_WIRE_NONE && start->size > 1) {
         snprintf(wire, sizeof wire, "; gradients travel as %s", settings->compress);
     }
-    fprintf(screen->out, "%s, %s parameters; batch %u = %u x %u; %s samples, %s steps%s\n",
-            settings->train.model, format_count(a, start->parameters), start->batch, start->shards,
-            start->batch / start->shards, format_count(b, start->train_samples),
-            format_count(c, start->steps), wire);
+    model_print(screen->out, settings, start, wire);
+    memory_print(screen->out, &start->memory);
     fprintf(screen->out, "output in %s; Ctrl-C stops after the step\n", folder);
     fflush(screen->out);
 }
@@ -106,9 +141,9 @@ static void live_draw(struct train_screen *screen, const struct rf_train_step *s
     memset(bar, '.', BAR);
     memset(bar, '#', (size_t)filled);
     bar[BAR] = 0;
-    snprintf(line, sizeof line, "[%s] %llu/%llu  loss %.4f  %s img/s  left %s", bar,
+    snprintf(line, sizeof line, "[%s] %llu/%llu  loss %.4f  %s %s  left %s", bar,
              (unsigned long long)step->step, (unsigned long long)step->steps, step->loss,
-             rate_text(rate, step->samples_per_s),
+             rate_text(rate, rate_of(step->samples_per_s, step->context)), rate_unit(step->context),
              left_text(left, screen, step->step, step->steps));
     fprintf(screen->out, "\r\033[K%.*s", COLUMNS, line);
     fflush(screen->out);
@@ -126,16 +161,17 @@ static void line_print(struct train_screen *screen, const struct rf_train_step *
     if (!screen->header) {
         screen->header = true;
         fprintf(screen->out, "%-13s %8s %7s %8s %5s %5s %5s %6s %5s %6s\n", " step", "loss", "|g|",
-                "lr", "ms", "data", "ring", "img/s", "up", "left");
+                "lr", "ms", "data", "ring", rate_unit(step->context), "up", "left");
     }
     snprintf(at, sizeof at, " %llu/%llu", (unsigned long long)step->step,
              (unsigned long long)step->steps);
     snprintf(up, sizeof up, "%d/%d", workers, screen->size);
+    double samples_per_s = screen->step_s > 0 ? (double)screen->samples / screen->step_s : 0;
     fprintf(screen->out, "%-13s %8.4f %7.3g %8.2e %5s %5s %5s %6s %5s %6s\n", at,
             screen->samples ? screen->loss_sum / (double)screen->samples : step->loss,
             step->grad_norm, step->lr, ms_text(ms, screen->step_s / n),
             ms_text(data, screen->data_s / n), ms_text(ring, screen->exposed_s / n),
-            rate_text(rate, screen->step_s > 0 ? (double)screen->samples / screen->step_s : 0), up,
+            rate_text(rate, rate_of(samples_per_s, step->context)), up,
             left_text(left, screen, step->step, step->steps));
     fflush(screen->out);
     screen->steps = screen->samples = 0;
@@ -168,9 +204,12 @@ void screen_step(struct train_screen *screen, const struct rf_train_step *step, 
 }
 
 void screen_best(struct train_screen *screen, const struct rf_train_epoch *epoch) {
-    if (!(epoch->accuracy <= screen->best)) {
-        screen->best = epoch->accuracy;
-        screen->best_epoch = epoch->epoch;
+    bool of_tokens = epoch->context != 0;
+    double value = of_tokens ? epoch->test_loss : epoch->accuracy;
+
+    if (isnan(screen->best) || (of_tokens ? value < screen->best : value > screen->best)) {
+        screen->best = value;
+        screen->best_at = of_tokens ? epoch->step : epoch->epoch;
     }
 }
 
@@ -181,6 +220,14 @@ void screen_epoch(struct train_screen *screen, const struct rf_train_epoch *epoc
         return;
     }
     screen_clear(screen);
+    if (epoch->context) {
+        fprintf(screen->out, "step %llu: val loss %.4f, %.2f %% of tokens, over %s windows, %s\n",
+                (unsigned long long)epoch->step, epoch->test_loss, epoch->accuracy * 100,
+                format_count(count, epoch->test_samples),
+                format_duration(duration, epoch->seconds));
+        fflush(screen->out);
+        return;
+    }
     fprintf(screen->out, "epoch %llu: accuracy %.2f %% of %s, test loss %.4f, step %llu, %s\n",
             (unsigned long long)epoch->epoch, epoch->accuracy * 100,
             format_count(count, epoch->test_samples), epoch->test_loss,
@@ -336,23 +383,28 @@ void screen_receipt(struct train_screen *screen, const struct train_settings *se
     if (screen->quiet) {
         return;
     }
-    fprintf(out, "%s: %s steps, %s samples in %s, %s samples/s\n",
-            result->stopped ? "stopped" : "done", format_count(a, result->steps),
-            format_count(b, result->samples), format_duration(c, result->seconds),
-            rate_text(d, result->samples_per_s));
+    fprintf(out, "%s: %s steps, %s %s in %s, %s %s/s\n", result->stopped ? "stopped" : "done",
+            format_count(a, result->steps), format_count(b, result->samples),
+            result->context ? "windows" : "samples", format_duration(c, result->seconds),
+            rate_text(d, rate_of(result->samples_per_s, result->context)),
+            result->context ? "tokens" : "samples");
     times_print(out, result, workers);
     history_print(out, history);
     skipped_print(out, result, folder);
-    if (!isnan(screen->best)) {
+    if (!isnan(screen->best) && result->context) {
+        fprintf(out, "  best     val loss %.4f after step %llu; last %.4f, loss %.4f\n",
+                screen->best, (unsigned long long)screen->best_at, result->test_loss, result->loss);
+    } else if (!isnan(screen->best)) {
         fprintf(out, "  best     accuracy %.2f %% after epoch %llu; last %.2f %%, loss %.4f\n",
-                screen->best * 100, (unsigned long long)screen->best_epoch, result->accuracy * 100,
+                screen->best * 100, (unsigned long long)screen->best_at, result->accuracy * 100,
                 result->loss);
     }
     fprintf(out, "  memory   a worker: parameters %s, gradients %s,\n",
             format_bytes(a, result->memory.parameters), format_bytes(b, result->memory.gradients));
-    fprintf(out, "           averaged %s, optimizer %s, activations %s\n",
+    fprintf(out, "           averaged %s, optimizer %s, activations %s,\n",
             format_bytes(c, result->memory.averaged), format_bytes(d, result->memory.optimizer),
             format_bytes(e, result->memory.activations));
+    fprintf(out, "           this process at most %s\n", format_bytes(a, train_peak_bytes()));
     digest_print(out, result, workers);
     fprintf(out, "  weights  %s\n", weights);
     fprintf(out, "  log      %s%s%s/metrics.jsonl\n", settings->log ? settings->log : "",

@@ -26,23 +26,53 @@ struct setting {
 #define OWN(field)   offsetof(struct train_settings, field)
 
 static const struct setting table[TRAIN_SETTINGS] = {
-    {"data", "DIR", "folder with the four IDX files of MNIST's names, .gz or not, or TFRecords",
+    {"data", "DIR",
+     "folder with the four IDX files of MNIST's names, .gz or not, or TFRecords; for gpt one that "
+     "'ringfold data tokens' made",
      TEXT, TRAIN(data)},
     {"epochs", "N", "times through the training set (3; none where only --steps is given)", COUNT32,
      TRAIN(epochs)},
     {"steps", "N", "stop after N steps", COUNT64, TRAIN(steps)},
-    {"batch", "B", "samples in the global batch, of all workers together (about 128)", COUNT32,
-     TRAIN(batch)},
+    {"batch", "B",
+     "samples in the global batch, of all workers together (about 128); for gpt windows of "
+     "--context tokens (about 32)",
+     COUNT32, TRAIN(batch)},
     {"shards", "V", "equal parts of the batch, dealt to the workers (one a worker)", COUNT32,
      TRAIN(shards)},
+    {"micro-batch", "N",
+     "samples that a worker computes at once; fewer take less memory (64; for gpt those of 2048 "
+     "tokens)",
+     COUNT32, TRAIN(micro_batch)},
     {"lr", "X", "learning rate (0.001 for adamw, 0.05 for sgd); falls to a tenth along a cosine",
      REAL, TRAIN(lr)},
     {"optimizer", "NAME", "adamw or sgd (adamw)", TEXT, TRAIN(optimizer)},
     {"momentum", "X", "of sgd (0.9)", REAL, TRAIN(momentum)},
-    {"weight-decay", "X", "decoupled, not for biases (0)", REAL, TRAIN(weight_decay)},
-    {"warmup", "N", "steps in which the rate rises to --lr (0)", COUNT64, TRAIN(warmup_steps)},
-    {"clip", "X", "largest norm of the whole gradient (0: any)", REAL, TRAIN(clip)},
+    {"beta2", "X", "of adamw (0.999; for gpt 0.95)", REAL, TRAIN(beta2)},
+    {"weight-decay", "X", "decoupled, not for biases (0; for gpt 0.1)", REAL, TRAIN(weight_decay)},
+    {"warmup", "N", "steps in which the rate rises to --lr (0; for gpt 100, or a tenth of all)",
+     COUNT64, TRAIN(warmup_steps)},
+    {"clip", "X", "largest norm of the whole gradient; 0: any (0; for gpt 1)", REAL, TRAIN(clip)},
     {"hidden", "N", "width of the mlp's hidden layers (256)", WIDTH, TRAIN(hidden)},
+    {"depth", "N", "blocks of gpt (6)", WIDTH, TRAIN(depth)},
+    {"heads", "N", "of gpt's attention; they divide the width (6)", WIDTH, TRAIN(heads)},
+    {"width", "N", "of gpt: numbers for each token (384)", WIDTH, TRAIN(width)},
+    {"context", "N", "tokens that gpt looks back at, and that a sample has (256)", WIDTH,
+     TRAIN(context)},
+    {"dropout", "X", "share of gpt's activations that is left out in training (0)", REAL,
+     TRAIN(dropout)},
+    {"compute", "NAME",
+     "what gpt's matrix products take: f32, or bf16, which sums in f32 all the same (f32)", TEXT,
+     TRAIN(compute)},
+    {"eval-every", "N",
+     "measure on the test data after every N steps, besides after each epoch (never; for gpt 250)",
+     COUNT64, TRAIN(eval_every)},
+    {"eval-samples", "N",
+     "of the test data, evenly spread, that a measurement is of (all; for gpt 256)", COUNT32,
+     TRAIN(eval_samples)},
+    {"memory", "SIZE",
+     "that a worker may take; gpt is refused where it would take more (a fair share of what is "
+     "available)",
+     SIZE, TRAIN(memory_bytes)},
     {"seed", "S", "of initial parameters and order of samples (1)", COUNT64, TRAIN(seed)},
     {"max-bad", "SHARE",
      "of an epoch's samples that may be skipped because their data is damaged, as 0.01 or 1% (1%)",
@@ -245,7 +275,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         }
         return setting_set(settings, MODEL_ROW, arg, TRAIN_FLAG) ? EINVAL : 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which model? 'mlp' or 'cnn'");
+        argp_error(state, "which model? 'mlp', 'cnn' or 'gpt'");
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -256,7 +286,9 @@ static const char doc[] =
     "Train a built-in model, alone or as one of the workers that 'ringfold run' starts.\v"
     "Every option can also be given as a variable, RINGFOLD_DATA for --data; flags win.\n\n"
     "  ringfold train cnn --data /usr/share/datasets/fashion-mnist\n"
-    "  ringfold run -n 4 -- ringfold train cnn --data DIR --save model.safetensors\n\n"
+    "  ringfold run -n 4 -- ringfold train cnn --data DIR --save model.safetensors\n"
+    "  ringfold data tokens TEXT -o tokens && ringfold run -n 2 -- ringfold train gpt --data "
+    "tokens\n\n"
     "Ctrl-C finishes the step, saves and stops (exit status 75); twice stops at once.";
 
 /* Variables speak where no flag did. */
@@ -338,9 +370,11 @@ int train_settings_read(struct train_settings *settings, int argc, char **argv, 
     int code = environment_read(settings, &err);
     if (!code && !settings->train.data) {
         code = report_fail(&err, RF_EUSAGE, 0, "training needs data: --data DIR");
-        snprintf(err.next, sizeof err.next,
-                 "on Debian: apt install dataset-fashion-mnist, then: "
-                 "--data /usr/share/datasets/fashion-mnist");
+        snprintf(err.next, sizeof err.next, "%s",
+                 !strcmp(settings->train.model, "gpt")
+                     ? "ringfold data tokens TEXT -o DIR, then: --data DIR"
+                     : "on Debian: apt install dataset-fashion-mnist, then: "
+                       "--data /usr/share/datasets/fashion-mnist");
     }
     code = code ? code : compress_read(settings, &err);
     code = code ? code : divergence_read(settings, &err);
@@ -373,7 +407,11 @@ static void value_text(const struct train_settings *settings, const struct setti
         snprintf(out, bytes, "%u", *(const uint32_t *)field);
         break;
     case COUNT64:
-        snprintf(out, bytes, "%llu", (unsigned long long)*(const uint64_t *)field);
+        if (*(const uint64_t *)field == RF_TRAIN_AUTO) {
+            snprintf(out, bytes, "auto");
+        } else {
+            snprintf(out, bytes, "%llu", (unsigned long long)*(const uint64_t *)field);
+        }
         break;
     case EVERY:
         if (settings->train.checkpoint_steps) {
@@ -390,7 +428,11 @@ static void value_text(const struct train_settings *settings, const struct setti
         break;
     case REAL:
     case SHARE:
-        snprintf(out, bytes, "%.17g", *(const double *)field);
+        if (*(const double *)field == -1) { /* the model's own */
+            snprintf(out, bytes, "auto");
+        } else {
+            snprintf(out, bytes, "%.17g", *(const double *)field);
+        }
         break;
     case SIZE:
         snprintf(out, bytes, "%zu", *(const size_t *)field);

@@ -1,6 +1,10 @@
 /* The built-in trainer: models, data, optimizer and loop over rf_ddp. Prints nothing: the caller is
  * told of each step.
  *
+ * A sample of "mlp" and "cnn" is an image. One of "gpt" is a window of `context` tokens, each of
+ * which but the last is to tell the one after it: its loss, and with it its weight in the average,
+ * is that of `context` tokens, so losses and gradients are means over tokens.
+ *
  * Samples whose data is damaged are left out of a step, and the average is over the others. Where
  * more than `max_bad` of an epoch's samples were left out so far, or of the test samples, all
  * workers end with RF_EDATA after the same step.
@@ -17,8 +21,10 @@ extern "C" {
 #endif
 
 struct rf_train_options {
-    const char *model; /* "mlp" or "cnn". Borrowed, like all strings here, until rf_train returns */
-    const char *data;  /* folder with the IDX files of MNIST's names, .gz or not, or TFRecords */
+    const char *model; /* "mlp", "cnn" or "gpt". Borrowed, like all strings here, until rf_train
+                          returns */
+    const char *data;  /* folder with the IDX files of MNIST's names, .gz or not, or TFRecords; for
+                          gpt one that `ringfold data tokens` made */
     const char *index_cache; /* folder for the indices of data whose own folder cannot be written;
                                 NULL: such data is indexed anew in each run */
     const char *bad_reads;   /* for rehearsals: "NAME:BEGIN-END" of a file that cannot be read; or
@@ -26,21 +32,41 @@ struct rf_train_options {
     double max_bad;          /* the largest share of an epoch's samples, 0 to 1, that may be skipped
                                 because their data is damaged; 0: none. 0.01 */
     uint64_t seed;
-    uint32_t epochs; /* 0: only `steps` counts */
-    uint64_t steps;  /* 0: only `epochs` counts */
-    uint32_t batch;  /* global batch in samples; a multiple of shards; 0: 128, rounded up to one */
-    uint32_t shards; /* V; 0: one a member */
-    const char *optimizer;             /* "sgd" or "adamw" */
-    double lr, momentum, weight_decay; /* lr 0: 0.001 for adamw, 0.05 for sgd */
-    uint64_t warmup_steps; /* the rate rises to lr; then it follows a cosine to lr / 10 */
-    double clip;           /* global norm; 0: off */
+    uint32_t epochs;      /* 0: only `steps` counts */
+    uint64_t steps;       /* 0: only `epochs` counts */
+    uint32_t batch;       /* global batch in samples; a multiple of shards; 0: 128, or for gpt 32,
+                             rounded up to one */
+    uint32_t shards;      /* V; 0: one a member */
+    uint32_t micro_batch; /* samples of a shard that are computed at once: the more, the more memory
+                             activations take; 0: 64, or for gpt those of 2048 tokens */
+    const char *optimizer; /* "sgd" or "adamw" */
+    double lr, momentum;   /* lr 0: 0.001 for adamw, 0.05 for sgd */
+    double beta2;          /* of adamw; 0: 0.999, or for gpt 0.95 */
+    double weight_decay;   /* decoupled, not for biases; -1: 0, or for gpt 0.1 */
+    uint64_t warmup_steps; /* the rate rises to lr; then it follows a cosine to lr / 10.
+                              RF_TRAIN_AUTO: 0, or for gpt 100, and at most a tenth of all */
+    double clip;           /* global norm; 0: off; -1: off, or for gpt 1 */
     int hidden;            /* width of the mlp's hidden layers; 0: 256 */
+
+    /* The shape of gpt: blocks, numbers a position, heads (which divide the width), tokens that are
+     * looked back at. 0: 6, 384, 6, 256. */
+    int depth, width, heads, context;
+    double dropout;        /* of gpt: share from 0 to below 1 */
+    const char *compute;   /* of gpt: what matrix products take, "f32" or "bf16"; NULL: "f32" */
+    uint64_t eval_every;   /* measure after every so many steps, besides after each epoch; 0:
+                              never, or for gpt 250 */
+    uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all, or
+                              for gpt 256 */
+    size_t memory_bytes;   /* that this worker may take; gpt is refused where it would take more.
+                              0: a fair share of what its host has available */
     struct rf_ddp_options ddp;
     struct rf_checkpoint_options checkpoint; /* uri NULL: none are kept; its `config` is the
                                                 trainer's own */
     uint64_t checkpoint_steps;               /* one every so many steps; 0: by time */
     double checkpoint_s;                     /* 600 */
 };
+
+#define RF_TRAIN_AUTO UINT64_MAX
 
 /* What one model needs, in bytes, on one worker. */
 struct rf_train_memory {
@@ -55,17 +81,20 @@ struct rf_train_start {
     uint64_t steps, steps_per_epoch;
     const char *compute; /* what carries out the arithmetic, for people */
     struct rf_train_memory memory;
+    uint32_t context, vocabulary; /* of gpt; else 0 */
+    uint64_t measured;            /* test samples of a measurement */
 };
 
 struct rf_train_step {
     uint64_t step, steps; /* 1 … steps: the number of committed steps, and how many there will be */
     uint64_t epoch;       /* from 1 */
-    double loss;          /* mean over the step's samples of all workers */
+    double loss;          /* mean over the step's samples, or tokens, of all workers */
     double grad_norm, lr;
     double step_s, compute_s, data_s, comm_s, exposed_s, wait_s;
     uint64_t samples, digest;
     uint64_t skipped;     /* besides: samples whose data is damaged, of all workers */
     double samples_per_s; /* of all workers */
+    uint32_t context;     /* tokens of a sample; 0: samples are no tokens */
     int slowest_rank;
     uint64_t generation;
     int size;         /* members that committed it */
@@ -73,11 +102,14 @@ struct rf_train_step {
     uint32_t redone;  /* shards that this worker computed in place of workers that were lost */
 };
 
+/* A measurement: after an epoch, or after `eval_every` steps. */
 struct rf_train_epoch {
     uint64_t epoch, step;
-    double accuracy, test_loss;          /* each test sample counted once, over all workers */
+    double accuracy, test_loss;          /* each test sample counted once, over all workers; of
+                                            gpt: of tokens */
     uint64_t test_samples, test_skipped; /* used, and left out because their data is damaged */
-    double seconds;
+    double seconds;                      /* since the one before */
+    uint32_t context;                    /* tokens of a sample; 0: samples are no tokens */
 };
 
 struct rf_train_result {
@@ -85,6 +117,7 @@ struct rf_train_result {
     uint64_t samples, skipped;        /* these and the times: as far as this worker took part */
     double accuracy, loss, test_loss; /* of the last epoch, or measured at the end */
     double seconds, samples_per_s;
+    uint32_t context; /* tokens of a sample; 0: samples are no tokens */
     double compute_s, data_s, comm_s, exposed_s, wait_s, eval_s;
     double hidden_ratio;                  /* share of the communication that the computation hid */
     uint64_t digest;                      /* of parameters and optimizer state, equal on all */

@@ -424,6 +424,10 @@ struct rf__runner *rf__comm_runner(struct rf_comm *comm) {
     return &comm->runner;
 }
 
+int rf__comm_local_size(const struct rf_comm *comm) {
+    return comm->options.local_size > 1 ? comm->options.local_size : 1;
+}
+
 static int open_links(struct rf_comm *comm, struct rf_error *err) {
     const struct rf_options *options = &comm->options;
     struct rf__net_options net = {

@@ -10,6 +10,9 @@
 /* Borrowed; lives as long as the communicator. */
 struct rf__runner *rf__comm_runner(struct rf_comm *comm);
 
+/* Workers of the job on this host, as far as is known; at least 1. */
+int rf__comm_local_size(const struct rf_comm *comm);
+
 /* Whether a communicator can be made from these; RF_EINVAL says what is wrong. In options.c. */
 int rf__options_check(const struct rf_options *options, struct rf_error *err);
 

@@ -3,6 +3,7 @@
 #include "train/train.h"
 #include "api/comm.h"
 #include "api/data.h"
+#include "os/memory.h"
 
 #include <ringfold/train.h>
 
@@ -27,7 +28,7 @@ int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
         struct rf_train_options resolved = *options; /* where it cannot be, rf__train says so */
         (void)rf__train_options_resolve(options, runner->elastic ? runner->max_size : runner->size,
                                         &resolved, NULL);
-        rf__train_config(&resolved, config);
+        rf__train_config(&resolved, rf__train_vocabulary(&files.io, options), config);
         checkpoint.config = config;
         code = rf__comm_saver(runner, &checkpoint, &saver, err);
     }
@@ -37,7 +38,10 @@ int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
         runner->ops->fail(runner, &told);
         goto out;
     }
-    code = rf__train(runner, &files.io, saver, options, callbacks, result, err);
+    struct rf__memory memory = rf__memory_read("");
+    const struct rf__train_host host = {
+        .available = memory.available, .total = memory.total, .workers = rf__comm_local_size(comm)};
+    code = rf__train(runner, &files.io, &host, saver, options, callbacks, result, err);
 
 out:
     rf__data_files_close(&files);

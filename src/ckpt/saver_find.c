@@ -7,6 +7,7 @@
 #include "ckpt/history.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -318,6 +319,24 @@ int rf__saver_choose(struct rf__saver *s, uint64_t target, bool at_start,
     return rc;
 }
 
+/* The same tensors make another model where attention has another number of heads, of which only
+ * configurations tell. */
+static int compare_heads(const char *theirs, const char *ours, struct rf_error *err) {
+    json_t *a = json_loads(theirs ? theirs : "{}", 0, NULL);
+    json_t *b = json_loads(ours, 0, NULL);
+    const json_t *there = json_object_get(a, "heads"), *here = json_object_get(b, "heads");
+    json_int_t have = json_integer_value(there), want = json_integer_value(here);
+    int rc = 0;
+
+    if (json_is_integer(there) && json_is_integer(here) && have != want) {
+        rc = rf__fail(err, RF_ECHECKPOINT, 0, "%lld heads in the checkpoint, %lld in the model",
+                      (long long)have, (long long)want);
+    }
+    json_decref(a);
+    json_decref(b);
+    return rc;
+}
+
 int rf__saver_load(struct rf__saver *s, const struct rf__saver_choice *choice,
                    const struct rf__ckpt_state *state, struct rf__ckpt_manifest *out,
                    struct rf_error *err) {
@@ -336,7 +355,8 @@ int rf__saver_load(struct rf__saver *s, const struct rf__saver_choice *choice,
         rc = rf__fail(err, RF_ECHECKPOINT, 0, "%s in '%.200s' is another checkpoint", folder,
                       choice->is_other ? s->other_where : s->where);
     }
-    if (rc == 0 && rf__ckpt_state_compare(&out->state, state, err)) {
+    if (rc == 0 && (rf__ckpt_state_compare(&out->state, state, err) ||
+                    compare_heads(out->config, s->config, err))) {
         rc = RF_EINVAL; /* it is as it should be: the training is another one */
         if (err) {
             (void)rf__wrap(err, rc, "it is of another model: ");

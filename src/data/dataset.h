@@ -82,6 +82,10 @@ int rf__dataset_gather_tokens(const struct rf__samples *part, const uint32_t *in
                               uint32_t count, int32_t *inputs, int32_t *targets,
                               struct rf_error *err);
 
+/* The same as whole windows: rows of context + 1 tokens. */
+int rf__dataset_gather_windows(const struct rf__samples *part, const uint32_t *indices,
+                               uint32_t count, uint32_t *tokens, struct rf_error *err);
+
 /* The bytes and the label of one usable sample. */
 const unsigned char *rf__dataset_image(const struct rf__samples *part, uint32_t sample, int *label);
 

@@ -139,29 +139,47 @@ int rf__windows_usable(const struct rf__samples *part, uint32_t sample, struct r
     return is_known(part, sample, bad) ? 1 : 0;
 }
 
+/* A window that was usable, into part->window. */
+static int read_again(const struct rf__samples *part, uint32_t sample, struct rf_error *err) {
+    struct rf_error own = {0};
+    struct rf__bad bad = {0};
+
+    int usable = rf__windows_usable(part, sample, &bad, &own);
+    if (usable == 0) {
+        return rf__fail(err, RF_EDATA, 0, "sample %s of '%s' can no more be used: %s",
+                        rf__number(sample).text, rf__path_tail(bad.file), bad.cause);
+    }
+    if (usable < 0 && err) {
+        *err = own;
+    }
+    return usable < 0 ? usable : RF_OK;
+}
+
 int rf__dataset_gather_tokens(const struct rf__samples *part, const uint32_t *indices,
                               uint32_t count, int32_t *inputs, int32_t *targets,
                               struct rf_error *err) {
     uint32_t context = part->tokens.window;
-    struct rf__bad bad = {0};
     int code = RF_OK;
 
     for (uint32_t s = 0; s < count && !code; s++) {
-        struct rf_error own = {0};
-        int usable = rf__windows_usable(part, indices[s], &bad, &own);
-        if (usable == 1) {
-            for (uint32_t i = 0; i < context; i++) {
-                inputs[(size_t)s * context + i] = (int32_t)part->window[i];
-                targets[(size_t)s * context + i] = (int32_t)part->window[i + 1];
-            }
-        } else if (usable == 0) {
-            code = rf__fail(err, RF_EDATA, 0, "sample %s of '%s' can no more be used: %s",
-                            rf__number(indices[s]).text, rf__path_tail(bad.file), bad.cause);
-        } else {
-            code = usable;
-            if (err) {
-                *err = own;
-            }
+        code = read_again(part, indices[s], err);
+        for (uint32_t i = 0; i < context && !code; i++) {
+            inputs[(size_t)s * context + i] = (int32_t)part->window[i];
+            targets[(size_t)s * context + i] = (int32_t)part->window[i + 1];
+        }
+    }
+    return code;
+}
+
+int rf__dataset_gather_windows(const struct rf__samples *part, const uint32_t *indices,
+                               uint32_t count, uint32_t *tokens, struct rf_error *err) {
+    size_t window = (size_t)part->tokens.window + 1;
+    int code = RF_OK;
+
+    for (uint32_t s = 0; s < count && !code; s++) {
+        code = read_again(part, indices[s], err);
+        if (!code) {
+            memcpy(tokens + s * window, part->window, window * sizeof *tokens);
         }
     }
     return code;

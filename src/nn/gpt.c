@@ -387,6 +387,41 @@ static int chunk_of(const struct rf__model_options *options) {
     return samples < options->batch ? samples : options->batch;
 }
 
+static void take_options(struct rf__gpt *gpt, const struct rf__model_options *options) {
+    gpt->options = options->gpt;
+    gpt->width = (size_t)options->gpt.width;
+    gpt->heads = (size_t)options->gpt.heads;
+    gpt->context = (size_t)options->gpt.context;
+    gpt->vocabulary = (size_t)options->gpt.vocabulary;
+    gpt->seed = options->seed;
+    gpt->batch = options->batch;
+    gpt->chunk = chunk_of(options);
+}
+
+int rf__gpt_estimate(const struct rf__model_options *options, struct rf__model_bytes *out,
+                     struct rf_error *err) {
+    struct rf__gpt gpt = {0};
+
+    int rc = check_options(options, err);
+    if (rc) {
+        return rc;
+    }
+    take_options(&gpt, options);
+    gpt.tensor_count = rf__gpt_tensor_count(options->gpt.depth);
+    gpt.tensors = rf__alloc((size_t)gpt.tensor_count, sizeof *gpt.tensors);
+    gpt.blocks = rf__alloc((size_t)options->gpt.depth, sizeof *gpt.blocks);
+    if (gpt.tensors && gpt.blocks) {
+        rf__gpt_describe_tensors(&gpt.options, gpt.tensors);
+        out->parameters = carve_parameters(&gpt, NULL);
+        out->activations = carve_activations(&gpt, NULL);
+    } else {
+        rc = rf__fail(err, RF_ENOMEM, 0, "no memory for a gpt of depth %d", options->gpt.depth);
+    }
+    rf__free(gpt.blocks);
+    rf__free(gpt.tensors);
+    return rc;
+}
+
 int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out,
                    struct rf_error *err) {
     struct rf__gpt *gpt = NULL;
@@ -405,14 +440,7 @@ int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out
         rc = rf__fail(err, RF_ENOMEM, 0, "no memory for a gpt");
         goto out;
     }
-    gpt->options = options->gpt;
-    gpt->width = (size_t)options->gpt.width;
-    gpt->heads = (size_t)options->gpt.heads;
-    gpt->context = (size_t)options->gpt.context;
-    gpt->vocabulary = (size_t)options->gpt.vocabulary;
-    gpt->seed = options->seed;
-    gpt->batch = options->batch;
-    gpt->chunk = chunk_of(options);
+    take_options(gpt, options);
     gpt->kernels = rf__kernels_best();
     rc = rf__device_open(&gpt->device, err);
     if (!rc) {

@@ -11,6 +11,8 @@ struct rf__gpt;
 
 int rf__gpt_create(const struct rf__model_options *options, struct rf__gpt **out,
                    struct rf_error *err);
+int rf__gpt_estimate(const struct rf__model_options *options, struct rf__model_bytes *out,
+                     struct rf_error *err);
 void rf__gpt_destroy(struct rf__gpt *gpt);
 int rf__gpt_tensors(const struct rf__gpt *gpt);
 const struct rf__tensor *rf__gpt_tensor(const struct rf__gpt *gpt, int index);

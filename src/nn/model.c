@@ -275,6 +275,12 @@ static int create_gpt(const struct rf__model_options *options, struct rf__model 
     return rc;
 }
 
+int rf__model_estimate(const struct rf__model_options *options, struct rf__model_bytes *out,
+                       struct rf_error *err) {
+    *out = (struct rf__model_bytes){0};
+    return options->name && !strcmp(options->name, "gpt") ? rf__gpt_estimate(options, out, err) : 0;
+}
+
 int rf__model_create(const struct rf__model_options *options, struct rf__model **out,
                      struct rf_error *err) {
     struct rf__architecture architecture = {0};

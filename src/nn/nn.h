@@ -63,6 +63,14 @@ int rf__model_tensors(const struct rf__model *model);
 const struct rf__tensor *rf__model_tensor(const struct rf__model *model, int index);
 size_t rf__model_parameters(const struct rf__model *model); /* elements */
 
+/* What a model that is not there yet would take, without scratch; only for gpt, else zeros. The
+ * options' errors, as rf__model_create has them. */
+struct rf__model_bytes {
+    size_t parameters, activations;
+};
+int rf__model_estimate(const struct rf__model_options *options, struct rf__model_bytes *out,
+                       struct rf_error *err);
+
 /* Activations, their gradients, and scratch. */
 size_t rf__model_activation_bytes(const struct rf__model *model);
 const char *rf__model_compute(void); /* "oneDNN 2.6.3, AVX-512" */

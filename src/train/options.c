@@ -19,6 +19,9 @@ void rf__train_options_init(struct rf_train_options *options) {
                                          .epochs = 3,
                                          .optimizer = "adamw",
                                          .momentum = 0.9,
+                                         .weight_decay = -1,
+                                         .warmup_steps = RF_TRAIN_AUTO,
+                                         .clip = -1,
                                          .checkpoint = {.keep = 3},
                                          .checkpoint_s = 600};
     rf__ddp_options_init(&options->ddp);
@@ -36,6 +39,8 @@ static int range_check(const char *name, double value, double low, double below,
 
 /* The batch must fall into equal shards; says which batches next to it would. */
 static int batch_resolve(struct rf_train_options *o, int size, struct rf_error *err) {
+    uint32_t batch = rf__train_takes_tokens(o) ? RF__TRAIN_GPT_BATCH : RF__TRAIN_BATCH;
+
     if (!o->shards) {
         o->shards = (uint32_t)size;
     }
@@ -43,7 +48,7 @@ static int batch_resolve(struct rf_train_options *o, int size, struct rf_error *
         return rf__fail(err, RF_ELIMIT, 0, "%u shards are more than %d", o->shards, RF_MAX_SHARDS);
     }
     if (!o->batch) {
-        o->batch = (RF__TRAIN_BATCH + o->shards - 1) / o->shards * o->shards;
+        o->batch = (batch + o->shards - 1) / o->shards * o->shards;
     }
     if (o->batch > RF__TRAIN_MAX_BATCH) {
         return rf__fail(err, RF_ELIMIT, 0, "a batch of %u samples is larger than %d", o->batch,
@@ -64,6 +69,54 @@ static int batch_resolve(struct rf_train_options *o, int size, struct rf_error *
     return RF_OK;
 }
 
+bool rf__train_takes_tokens(const struct rf_train_options *options) {
+    return options->model && !strcmp(options->model, "gpt");
+}
+
+/* What differs between models, and what gpt alone has. */
+static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
+    bool gpt = rf__train_takes_tokens(o);
+    const char *compute = o->compute ? o->compute : "f32";
+
+    o->compute = compute;
+    o->beta2 = o->beta2 == 0 ? (gpt ? 0.95 : 0.999) : o->beta2;
+    o->weight_decay = o->weight_decay == -1 ? (gpt ? 0.1 : 0) : o->weight_decay;
+    o->clip = o->clip == -1 ? (gpt ? 1 : 0) : o->clip;
+    o->warmup_steps = o->warmup_steps == RF_TRAIN_AUTO && !gpt ? 0 : o->warmup_steps;
+    if (gpt) {
+        o->depth = o->depth ? o->depth : 6;
+        o->width = o->width ? o->width : 384;
+        o->heads = o->heads ? o->heads : 6;
+        o->context = o->context ? o->context : 256;
+        o->eval_every = o->eval_every ? o->eval_every : 250;
+        o->eval_samples = o->eval_samples ? o->eval_samples : 256;
+    }
+    if (o->context < 0 || o->context > RF__TRAIN_MAX_CONTEXT) {
+        return rf__fail(err, RF_EINVAL, 0, "context is %d, expected 1 to %d tokens", o->context,
+                        RF__TRAIN_MAX_CONTEXT);
+    }
+    if (!o->micro_batch) {
+        o->micro_batch =
+            !gpt ? RF__TRAIN_MICRO_BATCH : (uint32_t)(RF__TRAIN_MICRO_TOKENS / o->context);
+        o->micro_batch += !o->micro_batch;
+    }
+    if (strcmp(compute, "f32") != 0 && strcmp(compute, "bf16") != 0) {
+        return rf__fail(err, RF_EINVAL, 0, "compute is '%.32s', expected f32 or bf16", compute);
+    }
+    if (gpt && o->heads > 0 && o->width % o->heads) {
+        int code =
+            rf__fail(err, RF_EINVAL, 0, "%d heads do not divide a width of %d", o->heads, o->width);
+        int below = o->width / o->heads * o->heads;
+        if (err) {
+            rf__detail(err->next, "--width %d, or --heads with a divisor of %d",
+                       below ? below : o->heads, o->width);
+        }
+        return code;
+    }
+    int code = range_check("dropout", o->dropout, 0, 1, err);
+    return code ? code : range_check("beta2", o->beta2, 0, 1, err);
+}
+
 int rf__train_options_resolve(const struct rf_train_options *options, int size,
                               struct rf_train_options *out, struct rf_error *err) {
     struct rf_train_options o = *options;
@@ -78,7 +131,10 @@ int rf__train_options_resolve(const struct rf_train_options *options, int size,
     if (o.lr == 0) {
         o.lr = strcmp(o.optimizer, "adamw") ? SGD_RATE : ADAMW_RATE;
     }
-    int code = range_check("lr", o.lr, 0, 1e6, err);
+    int code = model_resolve(&o, err);
+    if (!code) {
+        code = range_check("lr", o.lr, 0, 1e6, err);
+    }
     if (!code) {
         code = range_check("momentum", o.momentum, 0, 1, err);
     }
@@ -121,17 +177,39 @@ static void json_word(const char *text, char *out, size_t room) {
     out[at] = 0;
 }
 
-void rf__train_config(const struct rf_train_options *o, char out[RF__TRAIN_CONFIG]) {
-    char model[64], optimizer[64], data[768];
+/* What only gpt has, from the comma on; else "". */
+static void config_gpt(const struct rf_train_options *o, uint32_t vocabulary, char *out,
+                       size_t room) {
+    char compute[16];
+
+    out[0] = 0;
+    if (rf__train_takes_tokens(o)) {
+        json_word(o->compute ? o->compute : "f32", compute, sizeof compute);
+        snprintf(out, room,
+                 ", \"depth\": %d, \"width\": %d, \"heads\": %d, \"context\": %d, \"vocabulary\": "
+                 "%" PRIu32 ", \"dropout\": %.17g, \"compute\": \"%s\"",
+                 o->depth, o->width, o->heads, o->context, vocabulary, o->dropout, compute);
+    }
+}
+
+void rf__train_config(const struct rf_train_options *o, uint32_t vocabulary,
+                      char out[RF__TRAIN_CONFIG]) {
+    char model[64], optimizer[64], data[768], gpt[320], warmup[24] = "null";
 
     json_word(o->model ? o->model : "", model, sizeof model);
     json_word(o->optimizer ? o->optimizer : "", optimizer, sizeof optimizer);
     json_word(o->data ? o->data : "", data, sizeof data);
+    config_gpt(o, vocabulary, gpt, sizeof gpt);
+    if (o->warmup_steps != RF_TRAIN_AUTO) {
+        snprintf(warmup, sizeof warmup, "%" PRIu64, o->warmup_steps);
+    }
     snprintf(out, RF__TRAIN_CONFIG,
              "{\"model\": \"%s\", \"data\": \"%s\", \"optimizer\": \"%s\", \"seed\": %" PRIu64
              ", \"epochs\": %" PRIu32 ", \"steps\": %" PRIu64 ", \"batch\": %" PRIu32
-             ", \"shards\": %" PRIu32 ", \"lr\": %.17g, \"momentum\": %.17g, \"weight_decay\": "
-             "%.17g, \"warmup\": %" PRIu64 ", \"clip\": %.17g, \"hidden\": %d}",
-             model, data, optimizer, o->seed, o->epochs, o->steps, o->batch, o->shards, o->lr,
-             o->momentum, o->weight_decay, o->warmup_steps, o->clip, o->hidden);
+             ", \"shards\": %" PRIu32 ", \"micro_batch\": %" PRIu32
+             ", \"lr\": %.17g, \"momentum\": %.17g, \"beta2\": %.17g, \"weight_decay\": %.17g, "
+             "\"warmup\": %s, \"clip\": %.17g, \"hidden\": %d%s}",
+             model, data, optimizer, o->seed, o->epochs, o->steps, o->batch, o->shards,
+             o->micro_batch, o->lr, o->momentum, o->beta2, o->weight_decay, warmup, o->clip,
+             o->hidden, gpt);
 }

@@ -9,18 +9,24 @@
  *
  * A shard is the unit of the arithmetic: its samples always come in the same micro-batches, so what
  * it adds to the gradients is the same bits on whichever worker it runs. Everything else that could
- * differ between workers (order of samples, initial parameters) comes from the seed. Time is asked
- * of the runner, files of the blobs; nothing is printed: callbacks tell. */
+ * differ between workers (order of samples, initial parameters, dropout) comes from the seed. Time
+ * is asked of the runner, files of the blobs; nothing is printed: callbacks tell.
+ *
+ * A sample weighs as much as it has losses: an image one, a window of tokens its context. What ddp
+ * is told, and reports, are weights; everybody else is told samples. */
 #include "train/train.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
+#include "data/tokenizer_file.h"
 #include "ddp/ddp.h"
-#include "nn/nn.h"
+#include "train/memory.h"
 
+#include <limits.h>
 #include <math.h>
+#include <string.h>
 
 enum { STOP_PATIENCE_MS = 25000, END_PATIENCE_MS = 600000 }; /* for the last checkpoint */
 
@@ -36,10 +42,16 @@ struct trainer {
     int tensors;
     uint64_t steps_per_epoch, steps;
 
-    /* One micro-batch. */
+    /* One micro-batch: images with their labels, or windows of tokens with their numbers. */
     uint32_t micro;
     float *inputs;
     int32_t *labels;
+    uint32_t *tokens;
+    uint64_t *numbers;
+    uint32_t weight; /* of a sample */
+
+    uint32_t *measured; /* the test samples that a measurement is of */
+    uint32_t measured_count;
 
     /* One shard, and what of it cannot be used. */
     uint32_t *usable;
@@ -191,32 +203,60 @@ static void bad_note(struct trainer *t, struct bad_run *run, uint32_t sample,
     }
 }
 
-/* Of the shard's samples those that can be used, into t->usable; ddp is told of both. `samples`
- * NULL: the numbers from `first` on. */
+/* Of the shard's samples those that can be used, into t->usable; ddp is told of both. */
 static int shard_sift(struct trainer *t, const struct rf__samples *part,
-                      const struct rf_shard *shard, const uint32_t *samples, uint32_t first,
-                      uint32_t *count, struct rf_error *err) {
+                      const struct rf_shard *shard, const uint32_t *samples, uint32_t *count,
+                      struct rf_error *err) {
     struct bad_run run = {.shard = shard, .measure = part == &t->data.test};
     uint32_t usable = 0;
 
     for (uint32_t i = 0; i < *count; i++) {
-        uint32_t sample = samples ? samples[i] : first + i;
         struct rf__bad bad;
-        int code = rf__dataset_usable(part, sample, &bad, err);
+        int code = rf__dataset_usable(part, samples[i], &bad, err);
         if (code < 0) {
             return code;
         }
         if (code) {
-            t->usable[usable++] = sample;
+            t->usable[usable++] = samples[i];
         } else {
-            bad_note(t, &run, sample, &bad);
+            bad_note(t, &run, samples[i], &bad);
         }
     }
     bad_tell(t, &run);
     *count = usable;
-    rf__ddp_shard_samples(t->ddp, usable);
+    rf__ddp_shard_samples(t->ddp, (uint64_t)usable * t->weight);
     rf__ddp_shard_skipped(t->ddp, run.skipped);
     return RF_OK;
+}
+
+/* Forward and, with a sink, backward on the usable samples from `first` on. */
+static int micro_run(struct trainer *t, const struct rf__samples *part,
+                     const struct rf_shard *shard, uint32_t first, uint32_t count,
+                     const struct rf__model_sink *sink, struct step_times *times, double *loss,
+                     int64_t *correct, struct rf_error *err) {
+    int64_t began = now(t);
+    int right = 0, code = RF_OK;
+
+    if (t->data.context) {
+        code = rf__dataset_gather_windows(part, t->usable + first, count, t->tokens, err);
+        for (uint32_t i = 0; i < count; i++) {
+            t->numbers[i] = t->usable[first + i];
+        }
+    } else {
+        rf__dataset_gather(&t->data, part, t->usable + first, count, t->inputs, t->labels);
+    }
+    times->data += now(t) - began;
+    if (code) {
+        return code;
+    }
+    if (t->data.context) {
+        const struct rf__token_batch batch = {
+            .tokens = t->tokens, .count = (int)count, .step = shard->step, .samples = t->numbers};
+        return rf__model_pass(t->model, &batch, sink, loss, correct, err);
+    }
+    code = rf__model_forward(t->model, t->inputs, t->labels, (int)count, loss, &right, err);
+    *correct = right;
+    return !code && sink ? rf__model_backward(t->model, sink, err) : code;
 }
 
 static int shard_run(struct trainer *t, const struct rf_shard *shard, struct step_times *times,
@@ -227,7 +267,7 @@ static int shard_run(struct trainer *t, const struct rf_shard *shard, struct ste
 
     int64_t began = now(t);
     uint32_t count = rf__sampler_shard(t->sampler, shard->step, shard->index, &samples);
-    int code = shard_sift(t, &t->data.train, shard, samples, 0, &count, err);
+    int code = shard_sift(t, &t->data.train, shard, samples, &count, err);
     times->data += now(t) - began;
     if (code) {
         return code;
@@ -235,49 +275,47 @@ static int shard_run(struct trainer *t, const struct rf_shard *shard, struct ste
     rf__ddp_tally(t->ddp, (double)skipped_before(t, shard->step));
     for (uint32_t first = 0; first < count; first += t->micro) {
         uint32_t n = count - first < t->micro ? count - first : t->micro;
-        double loss;
+        double loss = 0;
+        int64_t correct;
 
-        began = now(t);
-        rf__dataset_gather(&t->data, &t->data.train, t->usable + first, n, t->inputs, t->labels);
-        times->data += now(t) - began;
-        code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, NULL, err);
+        sink.ready = first + n == count ? sink_ready : sink_not_ready;
+        code = micro_run(t, &t->data.train, shard, first, n, &sink, times, &loss, &correct, err);
         if (code) {
             return code;
         }
         loss_sum += loss;
-        sink.ready = first + n == count ? sink_ready : sink_not_ready;
-        code = rf__model_backward(t->model, &sink, err);
-        if (code) {
-            return code;
-        }
     }
     return rf__ddp_shard_done(t->ddp, loss_sum);
 }
 
-/* Part `shard` of V of the test set. Once a stop was asked for, nothing of it is looked at. */
+/* Part `shard` of V of what is measured. Once a stop was asked for, nothing of it is looked at, and
+ * the tally says so. */
 static int test_shard_run(struct trainer *t, const struct rf_shard *shard, struct rf_error *err) {
-    const struct rf__samples *test = &t->data.test;
-    uint32_t begin = (uint32_t)((uint64_t)shard->index * test->count / shard->shards);
-    uint32_t end = (uint32_t)(((uint64_t)shard->index + 1) * test->count / shard->shards);
+    uint64_t all = t->measured_count;
+    uint32_t begin = (uint32_t)(shard->index * all / shard->shards);
+    uint32_t end = (uint32_t)((shard->index + 1ull) * all / shard->shards);
     uint32_t count = t->result.stopped ? 0 : end - begin;
+    struct step_times times = {0}; /* a measurement's are told as a whole */
     double loss_sum = 0;
 
-    int code = shard_sift(t, test, shard, NULL, begin, &count, err);
+    int code = shard_sift(t, &t->data.test, shard, t->measured + begin, &count, err);
     if (code) {
         return code;
     }
+    if (t->result.stopped) {
+        rf__ddp_tally(t->ddp, 1);
+    }
     for (uint32_t first = 0; first < count; first += t->micro) {
         uint32_t n = count - first < t->micro ? count - first : t->micro;
-        double loss;
-        int correct;
+        double loss = 0;
+        int64_t correct = 0;
 
-        rf__dataset_gather(&t->data, test, t->usable + first, n, t->inputs, t->labels);
-        code = rf__model_forward(t->model, t->inputs, t->labels, (int)n, &loss, &correct, err);
+        code = micro_run(t, &t->data.test, shard, first, n, NULL, &times, &loss, &correct, err);
         if (code) {
             return code;
         }
         loss_sum += loss;
-        rf__ddp_tally(t->ddp, correct);
+        rf__ddp_tally(t->ddp, (double)correct);
     }
     return rf__ddp_shard_done(t->ddp, loss_sum);
 }
@@ -318,6 +356,7 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
     double data = seconds(times->data);
     double all = seconds(times->all);
     double compute = report->compute_s - data;
+    uint64_t samples = report->samples / t->weight;
     struct rf_train_step step = {.step = report->step + 1,
                                  .steps = t->steps,
                                  .epoch = report->step / t->steps_per_epoch + 1,
@@ -330,10 +369,11 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
                                  .comm_s = report->comm_s,
                                  .exposed_s = report->exposed_s,
                                  .wait_s = report->wait_s,
-                                 .samples = report->samples,
+                                 .samples = samples,
                                  .skipped = report->skipped,
                                  .digest = report->digest,
-                                 .samples_per_s = all > 0 ? (double)report->samples / all : 0,
+                                 .samples_per_s = all > 0 ? (double)samples / all : 0,
+                                 .context = t->data.context,
                                  .slowest_rank = report->slowest_rank,
                                  .generation = report->generation,
                                  .size = report->size,
@@ -349,8 +389,8 @@ static void step_tell(struct trainer *t, const struct rf_step_report *report,
     t->hidden_s += report->hidden_s;
     sum->exposed_s += step.exposed_s;
     sum->wait_s += step.wait_s;
-    t->epoch_loss_sum += report->loss * (double)report->samples;
-    t->epoch_samples += report->samples;
+    t->epoch_loss_sum += report->loss * (double)samples;
+    t->epoch_samples += samples;
     sum->loss = t->epoch_samples ? t->epoch_loss_sum / (double)t->epoch_samples : 0;
     if (t->callbacks.step) {
         t->callbacks.step(t->callbacks.context, &step);
@@ -416,21 +456,23 @@ static void digests_keep(struct trainer *t, const struct rf_step_report *report)
 static int measurement_end(struct trainer *t, const struct rf_step_report *report, int64_t began,
                            struct rf_error *err) {
     struct rf_train_result *result = &t->result;
+    uint64_t samples = report->samples / t->weight;
     int64_t at = now(t);
 
     result->steps = report->step;
     digests_keep(t, report);
-    if (report->samples + report->skipped == 0) { /* of a stop, maybe unseen by this worker */
-        result->stopped = true;
+    if (samples + report->skipped ==
+        0) { /* of a stop, maybe unseen by this worker, or of nothing */
+        result->stopped = result->stopped || t->measured_count || report->tally > 0;
         return RF_OK;
     }
-    if (report->samples + report->skipped != t->data.test.count) {
+    if (samples + report->skipped != t->measured_count) {
         return rf__fail(err, RF_EINTERNAL, 0, "%llu test samples were seen and %llu skipped, of %u",
-                        (unsigned long long)report->samples, (unsigned long long)report->skipped,
-                        t->data.test.count);
+                        (unsigned long long)samples, (unsigned long long)report->skipped,
+                        t->measured_count);
     }
-    if (is_too_bad(t, report->skipped, t->data.test.count)) {
-        return too_bad(t, "test", report->skipped, t->data.test.count, report->step, err);
+    if (is_too_bad(t, report->skipped, t->measured_count)) {
+        return too_bad(t, "test", report->skipped, t->measured_count, report->step, err);
     }
     result->accuracy = report->samples ? report->tally / (double)report->samples : NAN;
     result->test_loss = report->loss;
@@ -440,9 +482,10 @@ static int measurement_end(struct trainer *t, const struct rf_step_report *repor
                                    .step = report->step,
                                    .accuracy = result->accuracy,
                                    .test_loss = result->test_loss,
-                                   .test_samples = report->samples,
+                                   .test_samples = samples,
                                    .test_skipped = report->skipped,
-                                   .seconds = seconds(at - t->epoch_began)};
+                                   .seconds = seconds(at - t->epoch_began),
+                                   .context = t->data.context};
     t->epoch_began = at;
     if (t->callbacks.epoch) {
         t->callbacks.epoch(t->callbacks.context, &epoch);
@@ -465,7 +508,10 @@ static void start_tell(struct trainer *t) {
                                    .steps = t->steps,
                                    .steps_per_epoch = t->steps_per_epoch,
                                    .compute = rf__model_compute(),
-                                   .memory = t->result.memory};
+                                   .memory = t->result.memory,
+                                   .context = t->data.context,
+                                   .vocabulary = t->data.vocabulary,
+                                   .measured = t->measured_count};
     if (t->callbacks.start && !t->started) {
         t->callbacks.start(t->callbacks.context, &start);
     }
@@ -527,7 +573,8 @@ static void wishes_tell(struct trainer *t, const struct rf_step *step) {
         rf__ddp_request_measure(t->ddp);
         rf__ddp_request_checkpoint(t->ddp, true);
     }
-    if (number % t->steps_per_epoch == 0 || number == t->steps) {
+    bool is_due = t->options.eval_every && number % t->options.eval_every == 0;
+    if (is_due || number % t->steps_per_epoch == 0 || number == t->steps) {
         rf__ddp_request_measure(t->ddp);
     }
     if (is_save_due(t, number)) {
@@ -658,6 +705,7 @@ static int run(struct trainer *t, struct rf_error *err) {
 
     memory_measure(t);
     int64_t began = now(t);
+    result->context = t->data.context;
     t->epoch_began = began;
     t->saved_at = began;
     int code = units_run(t, err);
@@ -687,14 +735,40 @@ static int run(struct trainer *t, struct rf_error *err) {
  * -------------------------------------------------------------------------------------------------------
  */
 
-static int data_setup(struct trainer *t, const struct rf__data_io *io, struct rf_error *err) {
+uint32_t rf__train_vocabulary(const struct rf__data_io *io,
+                              const struct rf_train_options *options) {
+    struct rf__tokenizer *tokenizer = NULL;
+    uint32_t vocabulary = 0;
+
+    if (rf__train_takes_tokens(options) && options->data &&
+        !rf__tokenizer_load(io->files, options->data, &tokenizer, NULL)) {
+        vocabulary = rf__tokenizer_vocabulary(tokenizer);
+    }
+    rf__tokenizer_destroy(tokenizer);
+    return vocabulary;
+}
+
+/* What a folder lacks, and how to make it. */
+static int tokens_open(struct trainer *t, const struct rf__data_io *io, struct rf_error *err) {
     const struct rf_train_options *o = &t->options;
 
-    int code = rf__dataset_read(io, o->data, &t->data, err);
-    if (code) {
-        return code;
+    int code = rf__dataset_read_tokens(io, o->data, (uint32_t)o->context, &t->data, err);
+    if (code == RF_ENOTFOUND) {
+        rf__detail(err->next, "ringfold data tokens TEXT -o FOLDER  makes a folder for gpt");
+    } else if (code == RF_EDATA && !err->next[0]) {
+        rf__detail(err->next,
+                   "a --context of fewer tokens than the data has, or more text; ringfold "
+                   "data tokens makes such a folder anew");
     }
-    code = rf__sampler_create(o->seed, t->data.train.count, o->batch, o->shards, &t->sampler, err);
+    return code;
+}
+
+/* How many steps there will be. */
+static int steps_setup(struct trainer *t, struct rf_error *err) {
+    struct rf_train_options *o = &t->options;
+
+    int code =
+        rf__sampler_create(o->seed, t->data.train.count, o->batch, o->shards, &t->sampler, err);
     if (code) {
         return code;
     }
@@ -703,31 +777,87 @@ static int data_setup(struct trainer *t, const struct rf__data_io *io, struct rf
     if (o->steps && o->steps < t->steps) {
         t->steps = o->steps;
     }
-    uint32_t largest = rf__sampler_shard_max(t->sampler);
-    t->micro = largest < RF__TRAIN_MICRO_BATCH ? largest : RF__TRAIN_MICRO_BATCH;
-    size_t pixels = (size_t)(t->data.height * t->data.width);
-    t->inputs = rf__alloc_aligned(t->micro * pixels * sizeof *t->inputs);
-    t->labels = rf__alloc(t->micro, sizeof *t->labels);
-    uint32_t test_shard = t->data.test.count / o->shards + 1; /* the largest */
-    t->usable = rf__alloc(largest > test_shard ? largest : test_shard, sizeof *t->usable);
-    if (!t->inputs || !t->labels || !t->usable) {
-        return rf__fail(err, RF_ENOMEM, 0, "no memory for a micro-batch of %u samples", t->micro);
+    if (o->warmup_steps == RF_TRAIN_AUTO) {
+        uint64_t tenth = t->steps / 10;
+        o->warmup_steps = tenth < RF__TRAIN_GPT_WARMUP ? tenth : RF__TRAIN_GPT_WARMUP;
     }
     return RF_OK;
 }
 
+/* Which test samples a measurement is of: always the same ones, over all of the set. */
+static void measured_setup(struct trainer *t) {
+    for (uint32_t i = 0; i < t->measured_count; i++) {
+        t->measured[i] = (uint32_t)((uint64_t)i * t->data.test.count / t->measured_count);
+    }
+}
+
+static int data_setup(struct trainer *t, const struct rf__data_io *io, struct rf_error *err) {
+    const struct rf_train_options *o = &t->options;
+    bool tokens = rf__train_takes_tokens(o);
+    uint32_t test = 0;
+
+    int code = tokens ? tokens_open(t, io, err) : rf__dataset_read(io, o->data, &t->data, err);
+    if (!code) {
+        code = steps_setup(t, err);
+    }
+    if (code) {
+        return code;
+    }
+    uint32_t largest = rf__sampler_shard_max(t->sampler);
+    t->micro = largest < o->micro_batch ? largest : o->micro_batch;
+    t->weight = tokens ? t->data.context : 1;
+    test = t->data.test.count;
+    t->measured_count = o->eval_samples && o->eval_samples < test ? o->eval_samples : test;
+    uint32_t test_shard = t->measured_count / o->shards + 1; /* the largest */
+    t->usable = rf__alloc(largest > test_shard ? largest : test_shard, sizeof *t->usable);
+    t->measured = rf__alloc((size_t)t->measured_count + 1, sizeof *t->measured);
+    bool has_room = t->usable && t->measured;
+    if (tokens) {
+        t->tokens = rf__alloc(t->micro, ((size_t)t->data.context + 1) * sizeof *t->tokens);
+        t->numbers = rf__alloc(t->micro, sizeof *t->numbers);
+        has_room = has_room && t->tokens && t->numbers;
+    } else {
+        size_t pixels = (size_t)(t->data.height * t->data.width);
+        t->inputs = rf__alloc_aligned(t->micro * pixels * sizeof *t->inputs);
+        t->labels = rf__alloc(t->micro, sizeof *t->labels);
+        has_room = has_room && t->inputs && t->labels;
+    }
+    if (!has_room) {
+        return rf__fail(err, RF_ENOMEM, 0, "no memory for a micro-batch of %u samples", t->micro);
+    }
+    measured_setup(t);
+    return RF_OK;
+}
+
+static struct rf__model_options model_options(const struct trainer *t) {
+    const struct rf_train_options *o = &t->options;
+    bool bf16 = !strcmp(o->compute, "bf16");
+
+    return (struct rf__model_options){
+        .name = o->model,
+        .channels = 1,
+        .height = t->data.height,
+        .width = t->data.width,
+        .classes = RF__DATA_CLASSES,
+        .batch = (int)t->micro,
+        .hidden = o->hidden,
+        .seed = o->seed,
+        .gpt = {.depth = o->depth,
+                .width = o->width,
+                .heads = o->heads,
+                .context = (int)t->data.context,
+                .vocabulary = t->data.vocabulary <= INT_MAX ? (int)t->data.vocabulary : 0,
+                .dropout = o->dropout,
+                .compute = bf16 ? RF__COMPUTE_BF16 : RF__COMPUTE_F32}};
+}
+
 static int model_setup(struct trainer *t, struct rf_error *err) {
     const struct rf_train_options *o = &t->options;
-    struct rf__model_options model = {.name = o->model,
-                                      .channels = 1,
-                                      .height = t->data.height,
-                                      .width = t->data.width,
-                                      .classes = RF__DATA_CLASSES,
-                                      .batch = (int)t->micro,
-                                      .hidden = o->hidden,
-                                      .seed = o->seed};
-    struct rf__optimizer_options optimizer = {
-        .name = o->optimizer, .momentum = o->momentum, .weight_decay = o->weight_decay};
+    const struct rf__model_options model = model_options(t);
+    struct rf__optimizer_options optimizer = {.name = o->optimizer,
+                                              .momentum = o->momentum,
+                                              .beta2 = o->beta2,
+                                              .weight_decay = o->weight_decay};
 
     int code = rf__model_create(&model, &t->model, err);
     if (code) {
@@ -820,6 +950,9 @@ static void trainer_release(struct trainer *t) {
     rf__dataset_free(&t->data);
     rf__free(t->inputs);
     rf__free(t->labels);
+    rf__free(t->tokens);
+    rf__free(t->numbers);
+    rf__free(t->measured);
     rf__free(t->usable);
 }
 
@@ -847,7 +980,8 @@ static int give_up(struct trainer *t, int code, struct rf_error *err) {
     return code;
 }
 
-int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf__saver *saver,
+int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
+              const struct rf__train_host *host, struct rf__saver *saver,
               const struct rf_train_options *options, const struct rf_train_callbacks *callbacks,
               struct rf_train_result *result, struct rf_error *err) {
     struct trainer t = {.runner = runner,
@@ -855,6 +989,7 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf
                         .callbacks = callbacks ? *callbacks : (struct rf_train_callbacks){0},
                         .result = {.accuracy = NAN, .test_loss = NAN}};
     struct rf_error local;
+    bool agreed = false; /* that it ends here */
 
     err = err ? err : &local;
     rf__error_clear(err);
@@ -867,9 +1002,17 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io, struct rf
         code = data_setup(&t, io, err);
     }
     if (!code) {
+        const struct rf__model_options model = model_options(&t);
+        code = rf__train_memory_check(&t.options, &model, runner->elastic, host, err);
+    }
+    if (!runner->elastic && rf__train_takes_tokens(options)) { /* all look before one takes */
+        code = setup_agree(&t, code, err);
+        agreed = code != 0;
+    }
+    if (!code) {
         code = model_setup(&t, err);
     }
-    if (!runner->elastic) {
+    if (!runner->elastic && !agreed) {
         code = setup_agree(&t, code, err);
     }
     if (!code) {

@@ -288,7 +288,8 @@ static void work(int rank, void *context) {
                                                  .context = w};
     const struct rf__data_io io = {.files = &w->blobs.base,
                                    .beside = w->beside.base.ops ? &w->beside.base : NULL};
-    w->code = rf__train(&w->runner.base, &io, NULL, &w->options, &callbacks, &w->result, &w->err);
+    w->code =
+        rf__train(&w->runner.base, &io, NULL, NULL, &w->options, &callbacks, &w->result, &w->err);
 }
 
 static struct group *group_make(int size) {

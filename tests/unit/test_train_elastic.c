@@ -98,8 +98,8 @@ static int train_once(int id, bool is_first, void *context) {
         beside = t->beside;
         io.beside = &beside.base;
     }
-    return rf__train(&t->job->world.worker[id].base, &io, NULL, &options, &callbacks, &t->result,
-                     &t->err);
+    return rf__train(&t->job->world.worker[id].base, &io, NULL, NULL, &options, &callbacks,
+                     &t->result, &t->err);
 }
 
 static void work(int id, void *context) {
