@@ -57,6 +57,7 @@ GOALS = [
     Goal("large", "GPT-2 124M", RATIO, 1),
     Goal("large", "GPT-2 124M", PRINTED, 1.25),
     Goal("quality", "baby", LOSS, 0.05),
+    Goal("bf16-loss", "baby", LOSS, 0.02, "Ringfold bf16"),
     Goal("bf16-loss", "small", LOSS, 0.02, "Ringfold bf16"),
     Goal("cnn", "Fashion-MNIST", RATIO, 1),
     Goal("cnn", "Fashion-MNIST", ACCURACY, 0.01),

@@ -1,5 +1,6 @@
 """The programs that train: ours and PyTorch's, alone, on this host or on hosts of their own, and the data they train on. What a
 run gives is {figure: value} (figures.parse)."""
+import base64
 import functools
 import glob
 import os
@@ -163,7 +164,6 @@ def of_pairs(work, count):
     def text():
         chosen = random.Random(count)
         return bytes(chosen.choices(range(97, 123), k=1_000_000))
-    import base64
     ranks = work / f"pairs-{count}.tiktoken"
     values = [bytes([k]) for k in range(256)] + [bytes(divmod(k, 256)) for k in range(count - 1 - 256)]
     ranks.write_text("".join(f"{base64.b64encode(value).decode()} {rank}\n" for rank, value in enumerate(values)))
