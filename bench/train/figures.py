@@ -3,7 +3,8 @@
 A contest is one table: programs that do the same work, in rounds that alternate. It is plain data, as it is kept in a file:
 
   {"section": "alone", "title": "small", "base": "PyTorch", "show": ["tokens_per_s", "share"], "ratio": "tokens_per_s",
-   "note": "…", "rounds": {"Ringfold": [{"tokens_per_s": 2345.6, "share": 0.8}, …one a round…], "PyTorch": […]}}
+   "note": "…",
+   "rounds": {"Ringfold": [{"tokens_per_s": 2345.6}, …one a round…], "PyTorch": […]}}
 
 The ratio is each row's to that of `base` in the same round, divided by `per` where there is one. Nothing here runs a program or draws.
 """

@@ -11,7 +11,7 @@ TITLES = {"alone": "One worker", "two": "Two workers", "bf16": "bfloat16", "scal
 COLUMNS = {"tokens_per_s": ("tokens/s", "{:,.0f}"), "samples_per_s": ("samples/s", "{:,.0f}"), "share": ("of sgemm", "{:.0%}"),
            "loss": ("loss", "{:.4f}"), "val_loss": ("validation loss", "{:.4f}"), "test_loss": ("test loss", "{:.4f}"),
            "accuracy": ("accuracy", "{:.2%}"), "steps": ("steps", "{:,.0f}"), "peak_bytes": ("peak MB", "{:,.0f}"),
-           "printed_bytes": ("printed MB", "{:,.0f}"), "over_printed": ("peak to printed", "{:.2f}"), "sgemm": ("GFLOP/s", "{:.0f}")}
+           "printed_bytes": ("printed MB", "{:,.0f}"), "over_printed": ("peak to printed", "{:.2f}")}
 SCALES = {"peak_bytes": 1e-6, "printed_bytes": 1e-6}
 
 METHOD = """\
@@ -50,6 +50,11 @@ def table(contest):
     return "\n".join([figures.name_of(contest), *about(contest), columns(table_of(contest))])
 
 
+def rounds_of(result):
+    """That its tables really have: the long runs have fewer than were asked for."""
+    return max((len(each) for contest in result["contests"] for each in contest["rounds"].values()), default=result["rounds"])
+
+
 def page(results, plot):
     """All of docs/BENCH_TRAIN.md. `results`: of each section that was measured, in order."""
     contests = [contest for result in results for contest in result["contests"]]
@@ -57,7 +62,8 @@ def page(results, plot):
            f"![how fast, to the fastest of each table below]({plot})", "", METHOD, "", "## Goals", ""]
     out += [f"* {line}" for line in goals.verdicts(contests)]
     for result in results:
-        out += ["", f"## {TITLES[result['section']]} (`{result['section']}`)", "", made_on(result), "", f"{result['torch']}."]
+        out += ["", f"## {TITLES[result['section']]} (`{result['section']}`)", "", made_on({**result, "rounds": rounds_of(result)}), "",
+                f"{result['torch']}."]
         for contest in result["contests"]:
             out += ["", f"**{figures.name_of(contest)}**", "", *[line + "\n" for line in about(contest)],
                     markdown_rows(table_of(contest))]

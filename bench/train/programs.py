@@ -61,10 +61,10 @@ def torch_is_there():
 
 
 def about_torch():
-    blas = f"OpenBLAS ({blas_folder()})" if blas_folder() else "the system's libblas, as OpenBLAS is not installed"
+    blas = pathlib.Path(blas_folder()).name if blas_folder() else "the system's libblas, as OpenBLAS is not installed"
     chosen = " ".join(f"{name}={value}" for name, value in torch_environment().items()
                       if name.startswith(("OPENBLAS", "ATEN", "MALLOC")))
-    return f"PyTorch with {blas}, {chosen}"
+    return f"PyTorch at its best here: {blas}, {chosen}"
 
 
 # -------- runs --------

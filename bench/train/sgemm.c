@@ -1,6 +1,7 @@
-/* The rate of one large product of float32 matrices by oneDNN on one thread: what a step of training is held against.
+/* The rate of one large product of float32 matrices by oneDNN on one thread: what a step of
+ * training is held against.
  *
- *   sgemm [SECONDS]     prints {"flops": operations a second of the best of the products of so long (1)} */
+ *   sgemm [SECONDS]     for so long (1); prints {"flops": operations a second of the best} */
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
