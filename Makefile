@@ -1,7 +1,7 @@
 # The few commands a person needs; CMake does the work. `make demo` and `make check` do all the set-up on a fresh Debian 12.
 # `make bench SECTIONS="shm tcp" ROUNDS=5` measures the collectives beside Open MPI, MPICH and Gloo; without SECTIONS all.
 # `make bench-train SECTIONS="alone two" ROUNDS=5` trains beside PyTorch.
-.PHONY: all setup demo check bench bench-train install debug asan tsan format clean
+.PHONY: all setup demo demo-gpt check bench bench-train install debug asan tsan format clean
 .DEFAULT_GOAL := all
 
 all: build/build.ninja
@@ -15,6 +15,10 @@ setup:
 
 demo: setup all
 	tools/demo
+
+demo-gpt: setup all
+	tools/setup demo-gpt
+	tools/demo-gpt
 
 check: setup
 	tools/check

@@ -35,9 +35,10 @@ struct rf_comm {
     struct rf__faulty_blobs *storage; /* the saver's, where failures are rehearsed */
     enum rf_algorithm last_algorithm;
     const char *transport;
-    struct rf_tuning *tuning; /* NULL: the library's own table */
-    int rank, size;           /* as the caller is told */
-    int ids[RF_MAX_RANKS];    /* of the generation taken over */
+    struct rf_tuning *tuning;        /* NULL: the library's own table */
+    struct rf__memory memory_before; /* of the host, before it met the others */
+    int rank, size;                  /* as the caller is told */
+    int ids[RF_MAX_RANKS];           /* of the generation taken over */
     bool healed[RF_MAX_RANKS];
     void **memory; /* from rf_mem_alloc, where none is shared */
     size_t memory_count, memory_room;
@@ -424,8 +425,16 @@ struct rf__runner *rf__comm_runner(struct rf_comm *comm) {
     return &comm->runner;
 }
 
-int rf__comm_local_size(const struct rf_comm *comm) {
-    return comm->options.local_size > 1 ? comm->options.local_size : 1;
+void rf__comm_memory(const struct rf_comm *comm, struct rf__memory *memory, int *workers) {
+    bool together = comm->runner.generation == 1; /* nobody has taken anything before the meeting */
+
+    *memory = together ? comm->memory_before : rf__memory_read("");
+    *workers = comm->options.local_size > 1 ? comm->options.local_size : 1;
+    if (!together) { /* the others may have taken theirs: what is left is this worker's */
+        uint64_t part = memory->total / (uint64_t)*workers;
+        memory->available = memory->available < part ? memory->available : part;
+        *workers = 1;
+    }
 }
 
 static int open_links(struct rf_comm *comm, struct rf_error *err) {
@@ -520,6 +529,7 @@ int rf_comm_create(const struct rf_options *options, struct rf_comm **out, struc
         goto out;
     }
     comm->options = *options;
+    comm->memory_before = rf__memory_read("");
     comm->runner = (struct rf__runner){
         .ops = &runner_ops,
         .rank = options->rank,

@@ -4,14 +4,16 @@
 
 #include "ckpt/saver.h"
 #include "group/runner.h"
+#include "os/memory.h"
 
 #include <ringfold/ddp.h>
 
 /* Borrowed; lives as long as the communicator. */
 struct rf__runner *rf__comm_runner(struct rf_comm *comm);
 
-/* Workers of the job on this host, as far as is known; at least 1. */
-int rf__comm_local_size(const struct rf_comm *comm);
+/* The memory that is free for so many of the job's workers on this host: all that start together
+ * with this one, before any of them took some; or what is left for this one alone. */
+void rf__comm_memory(const struct rf_comm *comm, struct rf__memory *memory, int *workers);
 
 /* Whether a communicator can be made from these; RF_EINVAL says what is wrong. In options.c. */
 int rf__options_check(const struct rf_options *options, struct rf_error *err);

@@ -3,7 +3,6 @@
 #include "train/train.h"
 #include "api/comm.h"
 #include "api/data.h"
-#include "os/memory.h"
 
 #include <ringfold/train.h>
 
@@ -38,9 +37,11 @@ int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
         runner->ops->fail(runner, &told);
         goto out;
     }
-    struct rf__memory memory = rf__memory_read("");
+    struct rf__memory memory;
+    int workers;
+    rf__comm_memory(comm, &memory, &workers);
     const struct rf__train_host host = {
-        .available = memory.available, .total = memory.total, .workers = rf__comm_local_size(comm)};
+        .available = memory.available, .total = memory.total, .workers = workers};
     code = rf__train(runner, &files.io, &host, saver, options, callbacks, result, err);
 
 out:

@@ -319,22 +319,34 @@ int rf__saver_choose(struct rf__saver *s, uint64_t target, bool at_start,
     return rc;
 }
 
-/* The same tensors make another model where attention has another number of heads, of which only
- * configurations tell. */
-static int compare_heads(const char *theirs, const char *ours, struct rf_error *err) {
-    json_t *a = json_loads(theirs ? theirs : "{}", 0, NULL);
-    json_t *b = json_loads(ours, 0, NULL);
-    const json_t *there = json_object_get(a, "heads"), *here = json_object_get(b, "heads");
-    json_int_t have = json_integer_value(there), want = json_integer_value(here);
-    int rc = 0;
+/* Whether two configurations speak of models of different shapes, and how. The same tensors make
+ * another model where attention has another number of heads; that the rest differs is seen in the
+ * tensors, and only told here in fewer words. */
+static bool is_other_shape(const char *theirs, const char *ours, bool same_tensors,
+                           struct rf_error *err) {
+    static const char *const numbers[] = {"heads", "depth", "width", "context", "vocabulary"};
+    json_t *a = json_loads(theirs ? theirs : "{}", 0, NULL), *b = json_loads(ours, 0, NULL);
+    bool differ = false;
 
-    if (json_is_integer(there) && json_is_integer(here) && have != want) {
-        rc = rf__fail(err, RF_ECHECKPOINT, 0, "%lld heads in the checkpoint, %lld in the model",
-                      (long long)have, (long long)want);
+    for (size_t i = 0; i < (same_tensors ? 1 : sizeof numbers / sizeof *numbers) && !differ; i++) {
+        const json_t *there = json_object_get(a, numbers[i]),
+                     *here = json_object_get(b, numbers[i]);
+        long long have = json_integer_value(there), want = json_integer_value(here);
+        differ = json_is_integer(there) && json_is_integer(here) && have != want;
+        if (differ) {
+            (void)rf__fail(err, RF_ECHECKPOINT, 0, "%s: %lld in the checkpoint, %lld in the model",
+                           numbers[i], have, want);
+        }
     }
     json_decref(a);
     json_decref(b);
-    return rc;
+    return differ;
+}
+
+static bool is_other_model(const struct rf__ckpt_manifest *theirs, const char *config,
+                           const struct rf__ckpt_state *state, struct rf_error *err) {
+    bool same_tensors = !rf__ckpt_state_compare(&theirs->state, state, err);
+    return is_other_shape(theirs->config, config, same_tensors, err) || !same_tensors;
 }
 
 int rf__saver_load(struct rf__saver *s, const struct rf__saver_choice *choice,
@@ -355,8 +367,7 @@ int rf__saver_load(struct rf__saver *s, const struct rf__saver_choice *choice,
         rc = rf__fail(err, RF_ECHECKPOINT, 0, "%s in '%.200s' is another checkpoint", folder,
                       choice->is_other ? s->other_where : s->where);
     }
-    if (rc == 0 && (rf__ckpt_state_compare(&out->state, state, err) ||
-                    compare_heads(out->config, s->config, err))) {
+    if (rc == 0 && is_other_model(out, s->config, state, err)) {
         rc = RF_EINVAL; /* it is as it should be: the training is another one */
         if (err) {
             (void)rf__wrap(err, rc, "it is of another model: ");

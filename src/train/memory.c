@@ -26,26 +26,9 @@ static struct size_text size_text(double bytes) {
     return out;
 }
 
-/* What this worker may take. In a fixed group all look before any of them takes something, so what
- * is available is for all of them. In an elastic one others may have taken their part long ago:
- * then it is what is left, and no more than a part of all. */
-static double share_of(const struct rf_train_options *options, bool elastic,
-                       const struct rf__train_host *host) {
-    double available = (double)host->available;
-
-    if (options->memory_bytes) {
-        return (double)options->memory_bytes;
-    }
-    if (elastic) {
-        double part = (double)host->total / host->workers;
-        return available < part ? available : part;
-    }
-    return available / host->workers;
-}
-
 int rf__train_memory_check(const struct rf_train_options *options,
-                           const struct rf__model_options *model, bool elastic,
-                           const struct rf__train_host *host, struct rf_error *err) {
+                           const struct rf__model_options *model, const struct rf__train_host *host,
+                           struct rf_error *err) {
     static const struct rf__train_host unknown = {UINT64_MAX, UINT64_MAX, 1};
     struct rf__model_bytes bytes;
 
@@ -57,7 +40,8 @@ int rf__train_memory_check(const struct rf_train_options *options,
     double moments = strcmp(options->optimizer, "adamw") != 0 ? 1 : 2;
     double parameters = (double)bytes.parameters, activations = (double)bytes.activations;
     double need = parameters * (3 + moments) + activations;
-    double share = share_of(options, elastic, host);
+    double share = options->memory_bytes ? (double)options->memory_bytes
+                                         : (double)host->available / host->workers;
     if (need <= share) {
         return RF_OK;
     }

@@ -1003,7 +1003,7 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
     }
     if (!code) {
         const struct rf__model_options model = model_options(&t);
-        code = rf__train_memory_check(&t.options, &model, runner->elastic, host, err);
+        code = rf__train_memory_check(&t.options, &model, host, err);
     }
     if (!runner->elastic && rf__train_takes_tokens(options)) { /* all look before one takes */
         code = setup_agree(&t, code, err);

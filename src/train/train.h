@@ -39,7 +39,7 @@ void rf__train_config(const struct rf_train_options *options, uint32_t vocabular
  * which rf__train tells of. */
 uint32_t rf__train_vocabulary(const struct rf__data_io *io, const struct rf_train_options *options);
 
-/* What this worker's host has for all of the job's workers there. */
+/* What a host has for so many of the job's workers, this one among them. */
 struct rf__train_host {
     uint64_t available, total; /* bytes; UINT64_MAX: not known */
     int workers;               /* at least 1 */

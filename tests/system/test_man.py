@@ -42,7 +42,7 @@ def options_in_page(command):
         if line.startswith(".It Fl"):
             found |= {"-" + flag for flag in re.findall(r"Fl (\S+)", line)}
         elif i and lines[i - 1].startswith(".TP") and re.match(r"\.[BIR]+ \"?-", line):
-            found |= set(re.findall(r"(?<![\w-])--?[a-zA-Z][a-zA-Z-]*", line.replace('"', " ")))
+            found |= set(re.findall(r"(?<![\w-])--?[a-zA-Z][a-zA-Z0-9-]*", line.replace('"', " ")))
     return found
 
 

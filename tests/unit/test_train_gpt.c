@@ -384,10 +384,10 @@ static void another_shape_cannot_go_on(void **state) {
     training_pass(training);
     training_drop(training);
     for (int k = 0; k < 4; k++) {
-        static const char *const words[] = {"2 heads in the checkpoint, 4 in the model",
-                                            "'wte.weight' is f32 256 x 16 in the checkpoint",
-                                            "is only in the model",
-                                            "'wpe.weight' is f32 8 x 16 in the checkpoint"};
+        static const char *const words[] = {"heads: 2 in the checkpoint, 4 in the model",
+                                            "width: 16 in the checkpoint, 32 in the model",
+                                            "depth: 2 in the checkpoint, 3 in the model",
+                                            "context: 8 in the checkpoint, 4 in the model"};
         training = training_make(1);
         struct trainee *t = &training->trainee[0];
         t->store = &store;
@@ -399,7 +399,7 @@ static void another_shape_cannot_go_on(void **state) {
         training_run(training);
         assert_int_equal(t->code, RF_EINVAL);
         assert_int_equal(t->steps, 0);
-        if (!strstr(t->err.text, words[k]) && !strstr(t->err.text, "'h.")) {
+        if (!strstr(t->err.text, words[k])) {
             fail_msg("%d: '%s'", k, t->err.text);
         }
         assert_non_null(strstr(t->err.text, "of another model"));
@@ -414,12 +414,10 @@ static void another_shape_cannot_go_on(void **state) {
 static void what_does_not_fit_is_refused(void **state) {
     (void)state;
     size_t need = 0;
-    for (int k = 0; k < 4; k++) { /* unknown, twice enough, enough for one alone, given */
+    for (int k = 0; k < 4; k++) { /* unknown, enough, enough for one alone, not what was given */
         struct training *training = training_make(2);
-        ON_ALL(training, t->has_host = k > 0;
-               t->host = ((struct rf__train_host){
-                   need * (k < 3 ? 4 : 1) / (k == 2 ? 2 : 1) - (k == 2), 1ull << 40, 2});
-               t->options.memory_bytes = k == 3 ? need - 1 : 0);
+        ON_ALL(training, t->has_host = k > 0; t->options.memory_bytes = k == 3 ? need / 2 : 0;
+               t->host = ((struct rf__train_host){k == 2 ? need : 2 * need, 1ull << 40, 2}));
         training_run(training);
         const struct trainee *one = &training->trainee[0];
         if (k < 2) {
@@ -466,7 +464,6 @@ static void estimates_are_what_is_taken(void **state) {
     }
 }
 
-/* In an elastic group the others may have taken theirs already. */
 static void shares_of_memory(void **state) {
     struct rf_train_options options;
     struct rf__model_options model = {
@@ -479,25 +476,23 @@ static void shares_of_memory(void **state) {
     rf__train_options_init(&options);
     assert_int_equal(rf__model_estimate(&model, &bytes, &err), 0);
     uint64_t need = 5 * bytes.parameters + bytes.activations;
-    struct rf__train_host host = {2 * need, 2 * need, 2};
-    assert_int_equal(rf__train_memory_check(&options, &model, false, &host, &err), 0);
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), 0);
+    struct rf__train_host host = {2 * need, 4 * need, 2};
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), 0);
     host.available = 2 * need - 2;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, &host, &err), RF_ENOMEM);
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), 0);
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), RF_ENOMEM);
+    host.workers = 1;
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), 0);
     host.available = need - 1;
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), RF_ENOMEM);
-    host = (struct rf__train_host){2 * need, 2 * need - 2, 2};
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), RF_ENOMEM);
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), RF_ENOMEM);
     options.memory_bytes = need;
-    assert_int_equal(rf__train_memory_check(&options, &model, true, &host, &err), 0);
+    assert_int_equal(rf__train_memory_check(&options, &model, &host, &err), 0);
     options.optimizer = "sgd";
     options.memory_bytes = need - bytes.parameters;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, NULL, &err), 0);
+    assert_int_equal(rf__train_memory_check(&options, &model, NULL, &err), 0);
     options.memory_bytes = need - bytes.parameters - 1;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, NULL, &err), RF_ENOMEM);
+    assert_int_equal(rf__train_memory_check(&options, &model, NULL, &err), RF_ENOMEM);
     model.batch = 64;
-    assert_int_equal(rf__train_memory_check(&options, &model, false, NULL, &err), RF_ENOMEM);
+    assert_int_equal(rf__train_memory_check(&options, &model, NULL, &err), RF_ENOMEM);
     assert_non_null(strstr(err.next, "--micro-batch (now 64)"));
 }
 
@@ -526,7 +521,7 @@ static void memory_may_run_out_anywhere(void **state) {
 
 static void a_folder_must_have_what_is_needed(void **state) {
     (void)state;
-    static const char *const words[] = {"tokenizer.json", "expected more than a window of 4,096",
+    static const char *const words[] = {"tokenizer.json", "expected more than a window of 4096",
                                         "3 heads do not divide a width of 16"};
     for (int k = 0; k < 3; k++) {
         struct training *training = training_make(2);
