@@ -1,6 +1,7 @@
 # The few commands a person needs; CMake does the work. `make demo` and `make check` do all the set-up on a fresh Debian 12.
 # `make bench SECTIONS="shm tcp" ROUNDS=5` measures the collectives beside Open MPI, MPICH and Gloo; without SECTIONS all.
-.PHONY: all setup demo demo-gpt check bench install debug asan tsan format clean
+# `make bench-train SECTIONS="alone two" ROUNDS=5` trains beside PyTorch.
+.PHONY: all setup demo demo-gpt check bench bench-train install debug asan tsan format clean
 .DEFAULT_GOAL := all
 
 all: build/build.ninja
@@ -26,6 +27,10 @@ ROUNDS = 3
 bench: setup all
 	tools/setup bench
 	bench/collectives/run $(SECTIONS) --rounds $(ROUNDS)
+
+bench-train: setup all
+	tools/setup bench
+	bench/train/run $(SECTIONS) --rounds $(ROUNDS)
 
 install: all
 	cmake --install build

@@ -3,12 +3,11 @@ import statistics
 
 import figures
 import goals
+from common.report import BUSY, columns, made_on, markdown_rows, number  # noqa: F401
 
 TITLES = {"shm": "Shared memory", "private": "Ordinary memory", "many": "More ranks than cores", "tcp": "TCP on loopback",
             "hosts": "Several hosts", "two": "Several ranks a host", "collectives": "The other collectives",
             "wire": "Compressed sums", "step": "A training step"}
-
-BUSY = 0.1  # of all cores, by others, before anything is measured
 
 METHOD = """\
 Float32; reductions are sums; in place, but for all_to_all. Every rank writes its contribution anew before each timed call, and
@@ -18,12 +17,6 @@ check each element of a result of every size. A round runs them one after the ot
 are medians over the rounds. GB/s is our busbw as nccl-tests define it. The ratio is our busbw to that of the best peer at that
 size, beside it the least and the greatest of a single round. Nothing is bound to cores but by what a program does by itself.
 Absolute figures move with the machine's mood: only those of one table compare."""
-
-
-def number(value):
-    if value is None:
-        return "–"
-    return f"{value:.2g}" if value < 1 else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def names_of(contest):
@@ -94,19 +87,13 @@ def about(contest):
 
 def table(contest):
     """For the terminal: columns of text, the first to the left."""
-    rows = [head_of(contest), *cells_of(contest)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = [f"{contest['section']}: {figures.name_of(contest)}", *about(contest)]
-    for row in rows:
-        lines.append("  ".join(cell.ljust(width) if k == 0 else cell.rjust(width)
-                               for k, (cell, width) in enumerate(zip(row, widths))).rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, columns([head_of(contest), *cells_of(contest)])])
 
 
 def markdown(contest):
-    head = head_of(contest)
-    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] + ["--:"] * (len(head) - 1), *cells_of(contest)]]
-    return "\n".join([f"**{figures.name_of(contest)}**", "", *[line + "\n" for line in about(contest)], *lines])
+    rows = markdown_rows([head_of(contest), *cells_of(contest)])
+    return "\n".join([f"**{figures.name_of(contest)}**", "", *[line + "\n" for line in about(contest)], rows])
 
 
 def goal_lines(contests):
@@ -125,10 +112,3 @@ def page(results, plot):
             out += ["", markdown(contest)]
         out += [f"\nCould not run: {line}" for line in result["failures"]]
     return "\n".join(out) + "\n"
-
-
-def made_on(result):
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    rounds = f"{result['rounds']} round{'' if result['rounds'] == 1 else 's'}"
-    busy = "" if result["busy"] < BUSY else f" **Other programs took {result['busy']:.0%} of the machine: do not trust these.**"
-    return f"{result['date']}, {result['machine']}; {versions}; {rounds}.{busy}"

@@ -7,8 +7,8 @@ import dataclasses
 import functools
 
 import figures
-import hosts as namespaces
 import programs
+from common import hosts as namespaces
 from programs import Sizes
 
 KI, MI = 1 << 10, 1 << 20

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ["RINGFOLD_BUILD"]).resolve() / "bin/ringfold"
 os.environ["RINGFOLD"] = str(BINARY)
-sys.path.insert(0, str(ROOT / "bench/collectives"))
+sys.path[:0] = [str(ROOT / "bench/collectives"), str(ROOT / "bench")]
 
 import figures  # noqa: E402
 import goals  # noqa: E402

@@ -3,7 +3,7 @@ import json
 import os
 import subprocess
 
-import programs
+from common import processes
 
 
 class Hosts:
@@ -56,10 +56,10 @@ class Hosts:
         try:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
         except OSError as problem:
-            raise programs.Failed(f"{self.count} hosts: '{words[0]}' cannot be run: {problem.strerror}; install iproute2") \
+            raise processes.Failed(f"{self.count} hosts: '{words[0]}' cannot be run: {problem.strerror}; install iproute2") \
                 from problem
         if done.returncode:
-            raise programs.Failed(f"{self.count} hosts: '{' '.join(words)}' said: {done.stderr.strip()}; hosts need root and "
+            raise processes.Failed(f"{self.count} hosts: '{' '.join(words)}' said: {done.stderr.strip()}; hosts need root and "
                                   "iproute2: run as root, or name the sections to measure without hosts, two and wire")
 
     def sent_bytes(self, host):
@@ -79,7 +79,7 @@ class Hosts:
             done = subprocess.run([*self.inside(0), "iperf3", "--client", self.address(1), "--time", "3", "--omit", "1",
                                    "--json"], capture_output=True, text=True, timeout=60, check=False)
             if done.returncode:
-                raise programs.Failed(f"the rate of a link: iperf3 said: {(done.stdout + done.stderr).strip()[-200:]}")
+                raise processes.Failed(f"the rate of a link: iperf3 said: {(done.stdout + done.stderr).strip()[-200:]}")
             return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 8
         finally:
             server.kill()
