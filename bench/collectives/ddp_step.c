@@ -449,8 +449,13 @@ int main(int argc, char **argv) {
     rf_ddp_options_init(&defaults);
     char *rest = argv[2];
     while (*rest) {
-        double compute_s = strtod(rest, &rest) * 1e-3;
-        rest += *rest == ',';
+        char *end;
+        double compute_s = strtod(rest, &end) * 1e-3;
+        if (end == rest || (*end && *end != ',')) {
+            errno = EINVAL;
+            give_up("COMPUTE_MS must be numbers with commas between", NULL);
+        }
+        rest = end + (*end == ',');
         measure(compute_s, rounds, bucket_bytes ? bucket_bytes : defaults.bucket_bytes, &step);
     }
     rf_ddp_destroy(ddp);

@@ -196,8 +196,9 @@ RF_API float *rf_ddp_grad(struct rf_ddp *ddp, int index);
 
 /* The same for who can write a gradient as well as add to it. *fresh: nothing was added in this
  * step yet, what is there is of no meaning, and every element must be written before the shard is
- * done; else add. It saves the zeroing of memory that is written over in any case. Told once a
- * step: who asks again, or rf_ddp_grad, finds what the first has left. Where NULL is returned,
+ * done; else add. It saves the zeroing of memory that is written over in any case. Told at most
+ * once a step, retries included, and only within a shard; not where the library has zeroed it
+ * itself. Who asks again, or rf_ddp_grad, finds what the first has left. Where NULL is returned,
  * *fresh is untouched. */
 RF_API float *rf_ddp_grad_fresh(struct rf_ddp *ddp, int index, bool *fresh);
 

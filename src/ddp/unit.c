@@ -389,6 +389,9 @@ float *rf__ddp_grad_fresh(struct rf_ddp *ddp, int index, bool *fresh) {
         return NULL;
     }
     rf__ddp_alive(ddp);
+    if (!ddp->attempt.in_shard) { /* who is dealt none never comes to write */
+        rf__ddp_settle_gradient(ddp, index);
+    }
     *fresh = ddp->tensor[index].stale;
     ddp->tensor[index].stale = false;
     return ddp->gradients + ddp->slot[index].offset;

@@ -23,7 +23,7 @@ bool rf__tcp_unpaced(int fd) {
     socklen_t bytes = NAME_BYTES;
 
     return !getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &bytes) &&
-           !strncmp(control, paced, strlen(paced)) &&
+           !strcmp(control, paced) &&
            !setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, strlen(plain));
 }
 

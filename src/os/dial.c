@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CLAIMS_VERSION = 2, RANK_UNKNOWN = -1, STRANGERS = 64 };
+enum { CLAIMS_VERSION = 3, RANK_UNKNOWN = -1, STRANGERS = 64 };
 
 #define STAGGER     (30 * RF__MS) /* between the addresses of one peer */
 #define RETRY_FIRST (10 * RF__MS) /* between rounds; doubles */

@@ -63,9 +63,10 @@ static void take_group(const char *root, const struct names *names, const char *
     uint64_t used = group_number(root, names, group, names->usage, NULL);
     uint64_t idle = group_number(root, names, group, "memory.stat", names->idle);
 
-    if (limit >= INT64_MAX / 2 || used == UINT64_MAX) { /* v1's way to say that there is none */
+    if (limit >= INT64_MAX / 2) { /* v1's way to say that there is none */
         return;
     }
+    used = used == UINT64_MAX ? 0 : used; /* not told: no more than the limit is known */
     used -= idle == UINT64_MAX ? 0 : least(idle, used);
     memory->total = least(memory->total, limit);
     memory->available = least(memory->available, limit - least(used, limit));

@@ -64,7 +64,20 @@ static hwloc_bitmap_t allowed_cores(void) {
     return out;
 }
 
-/* Nodes of memory without cores, and further kinds of memory of the same cores, come behind. */
+/* Memory that has no cores of its own is told to be at those of all that it hangs on. */
+static bool has_own_cores(hwloc_topology_t topology, hwloc_obj_t node) {
+    hwloc_obj_t other = NULL;
+    bool has = !hwloc_bitmap_iszero(node->cpuset);
+
+    while (has && (other = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, other))) {
+        has = hwloc_bitmap_iszero(other->cpuset) ||
+              hwloc_bitmap_isequal(other->cpuset, node->cpuset) ||
+              !hwloc_bitmap_isincluded(other->cpuset, node->cpuset);
+    }
+    return has;
+}
+
+/* Further kinds of memory of the same cores come behind. */
 static int find_node(hwloc_topology_t topology) {
     hwloc_bitmap_t cores = allowed_cores();
     hwloc_obj_t node = NULL;
@@ -72,7 +85,8 @@ static int find_node(hwloc_topology_t topology) {
 
     while (cores && !hwloc_bitmap_iszero(cores) && out < 0 &&
            (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node))) {
-        if (hwloc_bitmap_isincluded(cores, node->cpuset) && node->os_index < RF__NODES) {
+        if (hwloc_bitmap_isincluded(cores, node->cpuset) && node->os_index < RF__NODES &&
+            has_own_cores(topology, node)) {
             out = (int)node->os_index;
         }
     }
