@@ -45,7 +45,7 @@ int rf__ckpt_tokenizer(const struct rf_ckpt *ckpt, const char *data, struct rf__
 int rf__tokenizer_fits(const struct rf__tokenizer *tokenizer, int vocabulary,
                        struct rf_error *err) {
     uint32_t tokens = rf__tokenizer_vocabulary(tokenizer);
-    bool exact = rf__tokenizer_kind(tokenizer) == RF__TOKENIZER_CHARS;
+    bool exact = rf__tokenizer_kind(tokenizer) != RF__TOKENIZER_GPT2;
 
     if (exact ? tokens == (uint32_t)vocabulary : tokens <= (uint32_t)vocabulary) {
         return RF_OK;

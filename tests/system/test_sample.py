@@ -122,6 +122,15 @@ def test_without_a_tokenizer(made, tmp_path):
     assert "no 'tokenizer.json' in" in wanted.stderr and not (tmp_path / "hf2").exists()
 
 
+def test_only_byte_pairs_may_be_fewer_than_the_model_has(made_bytes, tmp_path):
+    subprocess.run([GPT_FILES, "checkpoint", tmp_path / "ckpt", "1", "1", "8", "8", "300", "3"], check=True, timeout=60)
+    refused = run("sample", tmp_path / "ckpt", "--data", made_bytes / "data", code=1)
+    assert "the tokenizer (bytes) has a vocabulary of 256, and the model one of 300" in refused.stderr
+    refused = run("ckpt", "export", tmp_path / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf", "--data", made_bytes / "data",
+                  code=1)
+    assert "the tokenizer (bytes) has a vocabulary of 256" in refused.stderr and not (tmp_path / "hf").exists()
+
+
 def test_errors_say_what_to_do(made, made_bytes, tmp_path):
     refused = run("sample", tmp_path, code=1)
     assert "error[RF0402]" in refused.stderr and "one with config.json and model.safetensors" in refused.stderr
