@@ -82,15 +82,14 @@ static void remove_tokenizer(const struct beside *beside, struct rf__blobs *to) 
     }
 }
 
-/* The tokenizer is asked for by its folder, or taken along where it is found and fits. */
+/* The tokenizer is asked for by its folder, or taken along where it is found. One that is damaged,
+ * or of another model, is an error in both cases. */
 static int find_tokenizer(const struct rf_ckpt *ckpt, const char *data, int vocabulary,
                           struct rf__tokenizer **out, struct rf_error *err) {
     int code = rf__ckpt_tokenizer(ckpt, data, out, err);
 
     code = code ? code : rf__tokenizer_fits(*out, vocabulary, err);
-    if (code && !data && code != RF_ENOMEM) {
-        rf__tokenizer_destroy(*out);
-        *out = NULL;
+    if (code == RF_ENOTFOUND && !data) {
         rf__error_clear(err);
         code = RF_OK;
     }

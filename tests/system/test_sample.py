@@ -122,6 +122,21 @@ def test_without_a_tokenizer(made, tmp_path):
     assert "no 'tokenizer.json' in" in wanted.stderr and not (tmp_path / "hf2").exists()
 
 
+def test_a_damaged_tokenizer_is_not_as_none(made, tmp_path):
+    vocabulary = str(len(set(TEXT)))
+    shutil.copytree(made / "data", tmp_path / "data")
+    subprocess.run([GPT_FILES, "checkpoint", tmp_path / "ckpt", "1", "1", "8", "8", vocabulary, "3", tmp_path / "data"],
+                   check=True, timeout=60)
+    whole = (tmp_path / "data" / "tokenizer.json").read_text()
+    words = ("ckpt", "export", tmp_path / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf")
+    for damaged in (whole[:-9], (made / "data" / "tokenizer.json").read_text().replace('"chars"', '"bytes"')):
+        (tmp_path / "data" / "tokenizer.json").write_text(damaged)
+        refused = run(*words, code=1)
+        assert "tokenizer.json" in refused.stderr and not (tmp_path / "hf").exists()
+    (tmp_path / "data" / "tokenizer.json").write_text(whole)
+    assert "without a tokenizer" not in run(*words).stdout
+
+
 def test_only_byte_pairs_may_be_fewer_than_the_model_has(made_bytes, tmp_path):
     subprocess.run([GPT_FILES, "checkpoint", tmp_path / "ckpt", "1", "1", "8", "8", "300", "3"], check=True, timeout=60)
     refused = run("sample", tmp_path / "ckpt", "--data", made_bytes / "data", code=1)
