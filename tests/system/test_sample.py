@@ -16,8 +16,9 @@ TEXT = "Ein Ärger, drei Öfen und ein süßes Gefühl: 3 € für 20 Äpfel.\n"
 ENV = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
 
 
-def run(*words, code=0, text=True):
-    done = subprocess.run([RINGFOLD, *map(str, words)], capture_output=True, timeout=120, env=ENV, text=text)
+def run(*words, code=0, text=True, cwd=None):
+    words = [word if isinstance(word, bytes) else str(word) for word in words]
+    done = subprocess.run([RINGFOLD, *words], capture_output=True, timeout=120, env=ENV, text=text, cwd=cwd)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done
 
@@ -220,3 +221,24 @@ def test_from_training_to_text_and_back(made, tmp_path):
     assert "has a width of 32, and the model to be filled one of 64" in refused and "--depth 2 --width 32 --heads 2" in refused
     refused = train("no", "--steps", "1", "--init", tmp_path / "none", code=1)
     assert "none/config.json" in refused
+
+
+@pytest.mark.parametrize("name", ["Ärger und \"€\"", b"caf\xe9"])
+def test_the_data_is_found_from_elsewhere(made, tmp_path, name):
+    """A checkpoint records where its data is, whatever its name and the working directory; or nothing."""
+    here = tmp_path / os.fsdecode(name)
+    shutil.copytree(made / "data", here)
+    run("train", "gpt", "--data", name, "--depth", "1", "--heads", "1", "--width", "8", "--context", "8", "--batch", "2",
+        "--eval-every", "1000", "--steps", "1", "--run-dir", tmp_path / "run", "--checkpoint", tmp_path / "ckpt", cwd=tmp_path,
+        text=False)
+    config = json.loads(run("ckpt", "show", tmp_path / "ckpt", "--json").stdout)["config"]
+    (tmp_path / "deep").mkdir()
+    if isinstance(name, bytes):  # no JSON has it
+        assert "data" not in config
+        refused = run("sample", tmp_path / "ckpt", cwd=tmp_path / "deep", code=1)
+        assert "does not tell which data" in refused.stderr and "--data" in refused.stderr
+    else:
+        assert config["data"] == str(here)
+        assert len(run("sample", "../ckpt", "--tokens", "9", cwd=tmp_path / "deep").stdout) == 10
+        assert "without a tokenizer" not in run("ckpt", "export", "../ckpt", "--format", "gpt2", "-o", "../hf",
+                                                cwd=tmp_path / "deep").stdout
