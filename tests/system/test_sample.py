@@ -79,6 +79,16 @@ def test_json_tells_all_of_it(made):
     assert found["tokens_per_s"] > 0
 
 
+def test_json_of_words_that_are_not_utf8(made_bytes, tmp_path):
+    where = os.fsencode(tmp_path) + b"/m\xe9"
+    shutil.copytree(os.fsencode(made_bytes), where)
+    found = json.loads(run("sample", where + b"/ckpt", "--json", "--tokens", "5", "--prompt", b"caf\xe9 \xe2\x82\xac\xe2\x82").stdout)
+    assert found["prompt"] == "caf\ufffd \u20ac\ufffd\ufffd" and found["prompt_tokens"] == 10 and len(found["tokens"]) == 5
+    assert found["where"] == str(tmp_path) + "/m\ufffd/ckpt"
+    made = json.loads(run("data", "tokens", "--json", made_bytes / "text", "-o", where + b"/data2").stdout)
+    assert made["folder"] == str(tmp_path) + "/m\ufffd/data2" and made["train"]["tokens"] > 0
+
+
 def test_characters_are_whole(made_bytes):
     """Random bytes: what is no character becomes U+FFFD, and nothing is cut."""
     done = run("sample", made_bytes / "ckpt", "--tokens", "500", "--top-k", "0", "--temperature", "3", text=False)
