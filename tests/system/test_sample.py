@@ -133,6 +133,17 @@ def test_without_a_tokenizer(made, tmp_path):
     assert "no 'tokenizer.json' in" in wanted.stderr and not (tmp_path / "hf2").exists()
 
 
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "ringfold/tokenizer.json"])
+def test_an_export_leaves_the_tokenizers_of_others_alone(made, tmp_path, name):
+    old = tmp_path / "hf" / name
+    old.parent.mkdir(parents=True)
+    old.write_text("not ours")
+    refused = run("ckpt", "export", made / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf", code=1)
+    assert "error[RF0310]" in refused.stderr and f"there is a '{name}' in the folder already" in refused.stderr
+    assert old.read_text() == "not ours"
+    assert [path for path in (tmp_path / "hf").rglob("*") if path.is_file()] == [old]
+
+
 def test_a_damaged_tokenizer_is_not_as_none(made, tmp_path):
     vocabulary = str(len(set(TEXT)))
     shutil.copytree(made / "data", tmp_path / "data")
