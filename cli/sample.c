@@ -254,7 +254,8 @@ static const struct argp parser = {
     .doc = "Write text with a trained gpt."
            "\vWHERE is where checkpoints of training are (a path, file:/path, s3://bucket/prefix "
            "or gs://bucket/prefix), or a folder in the form of Hugging Face's GPT-2: config.json, "
-           "model.safetensors and a tokenizer. The same seed gives the same text.",
+           "model.safetensors and a tokenizer; that must be local (a path, or file:/path). The "
+           "same seed gives the same text.",
 };
 
 int cmd_sample(int argc, char **argv) {

@@ -100,6 +100,18 @@ def test_characters_are_whole(made_bytes):
     assert max(found["tokens"]) > 127
 
 
+def test_folders_of_hugging_face_have_no_steps_and_may_be_uris(made):
+    refused = run("sample", made / "hf", "--step", "7", code=64)
+    assert "has no checkpoint '7'" in refused.stderr and "leave --step out" in refused.stderr
+    words = ("--tokens", "9", "--prompt", "Ein")
+    shown = run("sample", made / "hf", *words).stdout
+    for uri in (f"file:{made}/hf", f"file://{made}/hf", f"FILE://localhost{made}/hf"):
+        assert run("sample", uri, *words).stdout == shown
+    assert "files of another host" in run("sample", f"file://other{made}/hf", code=64).stderr
+    refused = run("sample", f"file:{made}/data", code=1)
+    assert "or a local one with config.json and model.safetensors" in refused.stderr
+
+
 def test_no_tokens_is_the_prompt(made):
     assert run("sample", made / "hf", "--tokens", "0", "--prompt", "Ein").stdout == "Ein\n"
 
