@@ -3,6 +3,8 @@
 #include "data_tokens.h"
 
 #include "format.h"
+#include "json_text.h"
+#include "report.h"
 
 #include <jansson.h>
 #include <signal.h>
@@ -52,17 +54,22 @@ static json_t *part_json(const struct rf_data_tokens_part *part) {
                      (json_int_t)part->text_bytes, "file_bytes", (json_int_t)part->file_bytes);
 }
 
-static void json_print(const char *folder, const char *tokenizer,
-                       const struct rf_data_tokens *made) {
-    json_t *object =
-        json_pack("{s:s, s:s, s:I, s:i, s:o, s:o}", "folder", folder, "tokenizer", tokenizer,
-                  "vocabulary", (json_int_t)made->vocabulary, "token_bytes", made->token_bytes,
-                  "train", part_json(&made->train), "validation", part_json(&made->validation));
+static int json_print(const char *folder, const char *tokenizer, const struct rf_data_tokens *made,
+                      struct rf_error *err) {
+    json_t *object = json_pack("{s:o, s:s, s:I, s:i, s:o, s:o}", "folder", json_text(folder),
+                               "tokenizer", tokenizer, "vocabulary", (json_int_t)made->vocabulary,
+                               "token_bytes", made->token_bytes, "train", part_json(&made->train),
+                               "validation", part_json(&made->validation));
     char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
 
-    puts(text ? text : "{}");
+    int code = text ? RF_OK : report_fail(err, RF_ENOMEM, 0, "no memory for the result as JSON");
+
+    if (text) {
+        puts(text);
+    }
     free(text);
     json_decref(object);
+    return code;
 }
 
 static void part_print(const char *folder, const char *name,
@@ -94,7 +101,7 @@ int data_tokens_make(const char *const *texts, size_t count, const char *folder,
         return code;
     }
     if (json) {
-        json_print(folder, options->tokenizer, &made);
+        return json_print(folder, options->tokenizer, &made, err);
     } else {
         part_print(folder, "train.bin", &made.train);
         part_print(folder, "val.bin", &made.validation);

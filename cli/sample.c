@@ -6,6 +6,7 @@
  */
 #include "commands.h"
 #include "format.h"
+#include "json_text.h"
 #include "report.h"
 
 #include <argp.h>
@@ -115,24 +116,31 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void print_json(const struct settings *settings, const struct rf_sampler_info *info,
-                       const struct made *made, double seconds) {
+static int print_json(const struct settings *settings, const struct rf_sampler_info *info,
+                      const struct made *made, double seconds, struct rf_error *err) {
     const struct rf_sampler_options *o = &settings->options;
     json_t *model =
         json_pack("{s:i, s:i, s:i, s:i, s:i, s:I}", "depth", info->depth, "heads", info->heads,
                   "width", info->width, "context", info->context, "vocabulary", info->vocabulary,
                   "parameters", (json_int_t)info->parameters);
     json_t *object = json_pack(
-        "{s:s, s:s, s:o, s:s, s:s, s:I, s:s%, s:O, s:b, s:I, s:f, s:i, s:f, s:f}", "where",
-        o->where, "checkpoint", info->name, "model", model, "tokenizer", info->tokenizer, "prompt",
-        o->prompt ? o->prompt : "", "prompt_tokens", (json_int_t)info->prompt_tokens, "text",
-        made->text.bytes ? made->text.bytes : "", made->text.count, "tokens", made->tokens, "ended",
-        made->ended, "seed", (json_int_t)o->seed, "temperature", o->temperature, "top_k", o->top_k,
-        "seconds", seconds, "tokens_per_s", seconds > 0 ? made->count / seconds : 0);
+        "{s:o, s:s, s:o, s:s, s:o, s:I, s:s%, s:O, s:b, s:I, s:f, s:i, s:f, s:f}", "where",
+        json_text(o->where), "checkpoint", info->name, "model", model, "tokenizer", info->tokenizer,
+        "prompt", json_text(o->prompt ? o->prompt : ""), "prompt_tokens",
+        (json_int_t)info->prompt_tokens, "text", made->text.bytes ? made->text.bytes : "",
+        made->text.count, "tokens", made->tokens, "ended", made->ended, "seed", (json_int_t)o->seed,
+        "temperature", o->temperature, "top_k", o->top_k, "seconds", seconds, "tokens_per_s",
+        seconds > 0 ? made->count / seconds : 0);
 
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    puts("");
+    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
+    int code = text ? RF_OK : report_fail(err, RF_ENOMEM, 0, "no memory for the result as JSON");
+
+    if (text) {
+        puts(text);
+    }
+    free(text);
     json_decref(object);
+    return code;
 }
 
 static int sample(const struct settings *settings, struct rf_error *err) {
@@ -153,7 +161,7 @@ static int sample(const struct settings *settings, struct rf_error *err) {
     double seconds = now_s() - began;
     rf_sampler_get_info(sampler, &info);
     if (settings->json && !code) {
-        print_json(settings, &info, &made, seconds);
+        code = print_json(settings, &info, &made, seconds, err);
     } else if (!settings->json) {
         puts(""); /* also behind what an error cut short */
     }
@@ -246,7 +254,8 @@ static const struct argp parser = {
     .doc = "Write text with a trained gpt."
            "\vWHERE is where checkpoints of training are (a path, file:/path, s3://bucket/prefix "
            "or gs://bucket/prefix), or a folder in the form of Hugging Face's GPT-2: config.json, "
-           "model.safetensors and a tokenizer. The same seed gives the same text.",
+           "model.safetensors and a tokenizer; that must be local (a path, or file:/path). The "
+           "same seed gives the same text.",
 };
 
 int cmd_sample(int argc, char **argv) {

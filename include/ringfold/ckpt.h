@@ -135,7 +135,8 @@ struct rf_ckpt_gpt2 {
 /* Writes a folder (or a prefix of objects) in the form of Hugging Face's GPT-2, of a checkpoint of
  * the gpt model: model.safetensors, the tokenizer, config.json last (docs/GPT.md). `data`: the
  * folder with the tokenizer; NULL: the one that the checkpoint was trained on, where it is still
- * there. RF_EEXISTS: there is such a folder; RF_EUNSUPPORTED: it is of another model. */
+ * there. RF_EEXISTS: a file of it is there; RF_EUNSUPPORTED: it is of another model; RF_EDATA: the
+ * tokenizer is damaged, or of another model. */
 RF_API RF_MUST_CHECK int rf_ckpt_export_gpt2(struct rf_ckpt *ckpt, const char *folder,
                                              const char *data, struct rf_ckpt_gpt2 *out,
                                              struct rf_error *err);

@@ -20,9 +20,10 @@ struct rf_sampler;
 
 /* Strings are borrowed for the call that takes them. */
 struct rf_sampler_options {
-    const char *where; /* a folder with config.json and model.safetensors; or a root of checkpoints,
-                          as for rf_ckpt_open */
-    const char *which; /* of checkpoints: which one, as for rf_ckpt_open; NULL: the newest */
+    const char *where; /* a local folder with config.json and model.safetensors (a path, or
+                          file:/path); or a root of checkpoints, as for rf_ckpt_open */
+    const char *which; /* of checkpoints: which one, as for rf_ckpt_open; NULL: the newest.
+                          RF_EINVAL with a folder of the other kind */
     const char *data;  /* folder with the tokenizer; NULL: the one in `where`, or the folder of data
                           that the checkpoint was trained on, if it is there */
     const char *prompt; /* UTF-8; NULL or "": the text begins */

@@ -45,7 +45,7 @@ int rf__ckpt_tokenizer(const struct rf_ckpt *ckpt, const char *data, struct rf__
 int rf__tokenizer_fits(const struct rf__tokenizer *tokenizer, int vocabulary,
                        struct rf_error *err) {
     uint32_t tokens = rf__tokenizer_vocabulary(tokenizer);
-    bool exact = rf__tokenizer_kind(tokenizer) == RF__TOKENIZER_CHARS;
+    bool exact = rf__tokenizer_kind(tokenizer) != RF__TOKENIZER_GPT2;
 
     if (exact ? tokens == (uint32_t)vocabulary : tokens <= (uint32_t)vocabulary) {
         return RF_OK;
@@ -61,7 +61,7 @@ int rf__tokenizer_fits(const struct rf__tokenizer *tokenizer, int vocabulary,
 /* What is written beside the weights. */
 struct beside {
     struct rf__tokenizer *tokenizer; /* or NULL */
-    bool begun;
+    bool saved;
 };
 
 static int write_tokenizer(void *context, struct rf__blobs *to, struct rf_error *err) {
@@ -70,27 +70,19 @@ static int write_tokenizer(void *context, struct rf__blobs *to, struct rf_error 
     if (!beside->tokenizer) {
         return RF_OK;
     }
-    beside->begun = true;
-    return rf__vocab_save(beside->tokenizer, to, err);
+    int code = rf__vocab_save(beside->tokenizer, to, err);
+    beside->saved = !code;
+    return code;
 }
 
-static void remove_tokenizer(const struct beside *beside, struct rf__blobs *to) {
-    static const char *const names[] = RF__VOCAB_SAVED;
-
-    for (size_t i = 0; beside->begun && i < sizeof names / sizeof *names; i++) {
-        (void)to->ops->remove(to, names[i], NULL);
-    }
-}
-
-/* The tokenizer is asked for by its folder, or taken along where it is found and fits. */
+/* The tokenizer is asked for by its folder, or taken along where it is found. One that is damaged,
+ * or of another model, is an error in both cases. */
 static int find_tokenizer(const struct rf_ckpt *ckpt, const char *data, int vocabulary,
                           struct rf__tokenizer **out, struct rf_error *err) {
     int code = rf__ckpt_tokenizer(ckpt, data, out, err);
 
     code = code ? code : rf__tokenizer_fits(*out, vocabulary, err);
-    if (code && !data && code != RF_ENOMEM) {
-        rf__tokenizer_destroy(*out);
-        *out = NULL;
+    if (code == RF_ENOTFOUND && !data) {
         rf__error_clear(err);
         code = RF_OK;
     }
@@ -99,6 +91,7 @@ static int find_tokenizer(const struct rf_ckpt *ckpt, const char *data, int voca
 
 int rf_ckpt_export_gpt2(struct rf_ckpt *ckpt, const char *folder, const char *data,
                         struct rf_ckpt_gpt2 *out, struct rf_error *err) {
+    static const char *const others[] = RF__VOCAB_SAVED;
     const struct rf__ckpt_manifest *manifest = rf__ckpt_manifest(ckpt);
     struct beside beside = {.tokenizer = NULL};
     struct rf__weights weights = {.owned = NULL};
@@ -123,11 +116,15 @@ int rf_ckpt_export_gpt2(struct rf_ckpt *ckpt, const char *folder, const char *da
                                     .manifest = manifest,
                                     .state = &weights.state,
                                     .shape = &shape,
+                                    .others = others,
+                                    .others_count = sizeof others / sizeof *others,
                                     .further = write_tokenizer,
                                     .context = &beside};
     code = rf__gpt2_export(&order, &bytes, err);
     if (code) {
-        remove_tokenizer(&beside, to);
+        if (beside.saved) {
+            rf__vocab_remove(beside.tokenizer, to);
+        }
         (void)rf__wrap(err, code, "exporting to '%.100s': ", folder);
     } else {
         *out = (struct rf_ckpt_gpt2){.bytes = bytes,

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 _Static_assert((int)RF_SAMPLER_NAME >= (int)RF__CKPT_FOLDER, "a checkpoint's name fits");
 
@@ -49,17 +50,43 @@ static int check_options(const struct rf_sampler_options *options, struct rf_err
 
 /* --- the model -------------------------------------------------------------------------------- */
 
+/* A folder may be told as checkpoints are (os/storage.h); what is wrong with such a URI is told
+ * where these are looked for. */
+static const char *path_of(const char *where) {
+    const char *path = where + strlen("file:");
+
+    if (strncasecmp(where, "file:", strlen("file:")) != 0) {
+        return where;
+    }
+    if (!strncmp(path, "//", 2)) {
+        size_t host = strcspn(path + 2, "/");
+        bool here = !host || (host == strlen("localhost") &&
+                              !strncasecmp(path + 2, "localhost", strlen("localhost")));
+        path = here ? path + 2 + host : where;
+    }
+    return *path ? path : where;
+}
+
 static int open_folder(struct rf_sampler *s, const struct rf_sampler_options *options,
-                       struct rf_error *err) {
-    const char *data = options->data ? options->data : options->where;
+                       const char *folder, struct rf_error *err) {
+    const char *data = options->data ? options->data : folder;
     struct rf__weights weights = {.owned = NULL};
 
-    int code = rf__weights_folder(&rf__file_blobs, options->where, &s->sizes, err);
+    if (options->which) {
+        int code = rf__fail(err, RF_EINVAL, 0,
+                            "'%.120s' is a folder with one model, and has no checkpoint '%.40s'",
+                            options->where, options->which);
+        if (err) {
+            rf__detail(err->next, "leave --step out, or give a folder of checkpoints");
+        }
+        return code;
+    }
+    int code = rf__weights_folder(&rf__file_blobs, folder, &s->sizes, err);
     code = code ? code : rf__vocab_load(&rf__file_blobs, data, &s->tokenizer, err);
     code = code ? code : rf__tokenizer_fits(s->tokenizer, s->sizes.vocabulary, err);
     code = code ? code : rf__generator_create(&s->sizes, &s->generator, err);
     code = code ? code : rf__weights_of_generator(s->generator, &weights, err);
-    code = code ? code : rf__gpt2_read(&rf__file_blobs, options->where, &weights.state, err);
+    code = code ? code : rf__gpt2_read(&rf__file_blobs, folder, &weights.state, err);
     rf__weights_free(&weights);
     return code;
 }
@@ -72,7 +99,7 @@ static int open_checkpoint(struct rf_sampler *s, const struct rf_sampler_options
 
     int code = rf_ckpt_open(options->where, options->which, &ckpt, err);
     if (code == RF_ENOTFOUND && !options->which && err) {
-        rf__detail(err->next, "give a folder of checkpoints, or one with config.json and "
+        rf__detail(err->next, "give a folder of checkpoints, or a local one with config.json and "
                               "model.safetensors");
     }
     if (code) {
@@ -96,9 +123,10 @@ static int open_checkpoint(struct rf_sampler *s, const struct rf_sampler_options
 
 static int open_model(struct rf_sampler *s, const struct rf_sampler_options *options,
                       struct rf_error *err) {
-    int found = rf__gpt2_is_folder(&rf__file_blobs, options->where, err);
+    const char *folder = path_of(options->where);
+    int found = rf__gpt2_is_folder(&rf__file_blobs, folder, err);
     int code = found < 0 ? found
-               : found   ? open_folder(s, options, err)
+               : found   ? open_folder(s, options, folder, err)
                          : open_checkpoint(s, options, err);
 
     if (code == RF_ENOTFOUND && s->sizes.depth && !s->tokenizer) { /* the model is there */

@@ -27,6 +27,7 @@ int rf_train(struct rf_comm *comm, const struct rf_train_options *options,
         struct rf_train_options resolved = *options; /* where it cannot be, rf__train says so */
         (void)rf__train_options_resolve(options, runner->elastic ? runner->max_size : runner->size,
                                         &resolved, NULL);
+        resolved.data = files.io.root; /* from wherever it is looked for; NULL: it is not there */
         rf__train_config(&resolved, rf__train_vocabulary(&files.io, options), config);
         checkpoint.config = config;
         code = rf__comm_saver(runner, &checkpoint, &saver, err);

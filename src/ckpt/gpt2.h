@@ -51,13 +51,15 @@ int rf__gpt2_read(struct rf__blobs *files, const char *folder, const struct rf__
 /* A folder of a checkpoint's trained parameters, which must be those of `state` (its memory is not
  * looked at). The names in `to` are relative to the folder. config.json comes last: without it the
  * folder is none; `further` (may be NULL) writes what else belongs to it before that. RF_EEXISTS
- * where one of the two files is there; what was begun of them is removed on an error. *bytes is
- * that of the weights. */
+ * where one of the two files, or of `others`, is there; what was begun of the two is removed on an
+ * error. *bytes is that of the weights. */
 struct rf__gpt2_export {
     struct rf__blobs *from, *to;
     const struct rf__ckpt_manifest *manifest;
     const struct rf__ckpt_state *state;
     const struct rf__gpt2_shape *shape;
+    const char *const *others; /* names */
+    size_t others_count;
     int (*further)(void *context, struct rf__blobs *to, struct rf_error *err);
     void *context;
 };

@@ -402,6 +402,9 @@ int rf__gpt2_export(const struct rf__gpt2_export *order, uint64_t *bytes, struct
 
     code = code ? code : refuse_old(to, RF__GPT2_CONFIG, err);
     code = code ? code : refuse_old(to, RF__GPT2_WEIGHTS, err);
+    for (size_t i = 0; i < order->others_count && !code; i++) {
+        code = refuse_old(to, order->others[i], err);
+    }
     code = code ? code
                 : rf__ckpt_export(order->from, order->manifest, false, to, RF__GPT2_WEIGHTS, bytes,
                                   err);

@@ -57,6 +57,10 @@ static int header_take(struct rf__tokens *tokens, const char *path, struct rf_er
         tokens->vocabulary = vocabulary;
         rf__read_bytes(&r, tokens->tokenizer, sizeof tokens->tokenizer);
         tokens->tokenizer[sizeof tokens->tokenizer - 1] = 0;
+        if (tokens->tokenizer[strspn(tokens->tokenizer, "abcdefghijklmnopqrstuvwxyz0123456789")]) {
+            memcpy(tokens->tokenizer, "?",
+                   2); /* no tokenizer is called so, and it may be printed */
+        }
     }
     return RF_OK;
 }

@@ -30,7 +30,8 @@ struct rf__tokens {
     uint32_t window;  /* T */
     int width;        /* bytes of a token: 2 or 4 */
 
-    /* What the header says of the tokenizer; 0 and "" where it says nothing. */
+    /* What the header says of the tokenizer; 0 and "" where it says nothing, "?" for a name that is
+     * not of a-z and 0-9. */
     uint32_t vocabulary;
     char tokenizer[RF__TOKENS_NAME];
 };

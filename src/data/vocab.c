@@ -412,7 +412,7 @@ static int save_own(const struct rf__tokenizer *tokenizer, struct rf__blobs *to,
                     struct rf_error *err) {
     char *text = rf__tokenizer_describe(tokenizer, NULL, 0);
     int code = text ? rf__ckpt_put_blob(to, RF__VOCAB_OWN "/" RF__TOKENIZER_FILE, text,
-                                        strlen(text), false, err)
+                                        strlen(text), true, err)
                     : no_memory(err);
     free(text);
     return code;
@@ -426,9 +426,23 @@ int rf__vocab_save(const struct rf__tokenizer *tokenizer, struct rf__blobs *to,
         return save_own(tokenizer, to, err);
     }
     int code = rf__vocab_texts(tokenizer, &json, &merges, err);
-    code = code ? code : rf__ckpt_put_blob(to, RF__MERGES_FILE, merges, strlen(merges), false, err);
-    code = code ? code : rf__ckpt_put_blob(to, RF__VOCAB_FILE, json, strlen(json), false, err);
+    code = code ? code : rf__ckpt_put_blob(to, RF__MERGES_FILE, merges, strlen(merges), true, err);
+    if (!code) {
+        code = rf__ckpt_put_blob(to, RF__VOCAB_FILE, json, strlen(json), true, err);
+        if (code) {
+            (void)to->ops->remove(to, RF__MERGES_FILE, NULL);
+        }
+    }
     rf__free(json);
     rf__free(merges);
     return code;
+}
+
+void rf__vocab_remove(const struct rf__tokenizer *tokenizer, struct rf__blobs *to) {
+    if (rf__tokenizer_kind(tokenizer) == RF__TOKENIZER_GPT2) {
+        (void)to->ops->remove(to, RF__VOCAB_FILE, NULL);
+        (void)to->ops->remove(to, RF__MERGES_FILE, NULL);
+    } else {
+        (void)to->ops->remove(to, RF__VOCAB_OWN "/" RF__TOKENIZER_FILE, NULL);
+    }
 }

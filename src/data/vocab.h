@@ -31,10 +31,14 @@ int rf__vocab_load(struct rf__blobs *files, const char *folder, struct rf__token
                    struct rf_error *err);
 
 /* Writes it for rf__vocab_load; names in `to` are relative to the folder, and are some of
- * RF__VOCAB_SAVED. */
+ * RF__VOCAB_SAVED. RF_ECONFLICT where one of these is there; on any error nothing is left of those
+ * that were made here. */
 #define RF__VOCAB_SAVED                                                                            \
     { RF__VOCAB_FILE, RF__MERGES_FILE, RF__VOCAB_OWN "/tokenizer.json" }
 int rf__vocab_save(const struct rf__tokenizer *tokenizer, struct rf__blobs *to,
                    struct rf_error *err);
+
+/* Removes what rf__vocab_save has written. */
+void rf__vocab_remove(const struct rf__tokenizer *tokenizer, struct rf__blobs *to);
 
 #endif

@@ -22,10 +22,16 @@ static int tokenizer_check(const struct rf__tokens *tokens, const struct rf__tok
 
     if ((tokens->vocabulary && tokens->vocabulary != vocabulary) ||
         (tokens->tokenizer[0] && strcmp(tokens->tokenizer, name))) {
-        return rf__fail(err, RF_EDATA, 0,
-                        "'%s' is of %s with a vocabulary of %s, expected %s with %s as '%s' has",
-                        rf__path_tail(path), tokens->tokenizer, rf__number(tokens->vocabulary).text,
-                        name, rf__number(vocabulary).text, RF__TOKENIZER_FILE);
+        rf__fail(err, RF_EDATA, 0,
+                 "'%s' is of %s with a vocabulary of %s, expected %s with %s as '%s' has",
+                 rf__path_tail(path),
+                 tokens->tokenizer[0] ? tokens->tokenizer : "an unnamed tokenizer",
+                 rf__number(tokens->vocabulary).text, name, rf__number(vocabulary).text,
+                 RF__TOKENIZER_FILE);
+        if (err) {
+            rf__detail(err->next, "make the folder anew with ringfold data tokens");
+        }
+        return RF_EDATA;
     }
     return RF_OK;
 }

@@ -1,5 +1,6 @@
 /* The trainer's options: their defaults and their limits. */
 #include "base/status.h"
+#include "data/utf8.h"
 #include "ddp/ddp.h"
 #include "train/train.h"
 
@@ -11,6 +12,11 @@
 /* With the default batch these take the cnn on Fashion-MNIST past 90 % within three epochs. */
 static const double SGD_RATE = 0.05;
 static const double ADAMW_RATE = 0.001;
+
+enum {
+    ESCAPED = 6,                           /* bytes of a character as \uXXXX */
+    CONFIG_DATA = RF__TRAIN_CONFIG - 1024, /* what the rest of it is less than */
+};
 
 void rf__train_options_init(struct rf_train_options *options) {
     *options = (struct rf_train_options){.model = "mlp",
@@ -181,6 +187,37 @@ static void json_word(const char *text, char *out, size_t room) {
     out[at] = 0;
 }
 
+/* The folder of data, from the comma on: "" where it is none, or is not UTF-8 and JSON cannot have
+ * it. A name that is another one would be looked for elsewhere, so nothing in it is replaced or
+ * cut.
+ */
+static void config_data(const char *folder, char *out, size_t room) {
+    static const char head[] = ", \"data\": \"";
+    size_t bytes = folder ? strlen(folder) : 0, at = sizeof head - 1;
+
+    out[0] = 0;
+    if (!bytes || rf__utf8_valid((const unsigned char *)folder, bytes) != bytes) {
+        return;
+    }
+    memcpy(out, head, sizeof head);
+    for (; *folder && at + ESCAPED + 2 <= room; folder++) {
+        unsigned char c = (unsigned char)*folder;
+        if (c < 32 || c == 127) {
+            at += (size_t)snprintf(out + at, room - at, "\\u%04x", c);
+        } else {
+            if (c == '"' || c == '\\') {
+                out[at++] = '\\';
+            }
+            out[at++] = (char)c;
+        }
+    }
+    if (*folder) { /* longer than any path */
+        out[0] = 0;
+    } else {
+        memcpy(out + at, "\"", 2);
+    }
+}
+
 /* What only gpt has, from the comma on; else "". */
 static void config_gpt(const struct rf_train_options *o, uint32_t vocabulary, char *out,
                        size_t room) {
@@ -198,17 +235,17 @@ static void config_gpt(const struct rf_train_options *o, uint32_t vocabulary, ch
 
 void rf__train_config(const struct rf_train_options *o, uint32_t vocabulary,
                       char out[RF__TRAIN_CONFIG]) {
-    char model[64], optimizer[64], data[768], gpt[320], warmup[24] = "null";
+    char model[64], optimizer[64], data[CONFIG_DATA], gpt[320], warmup[24] = "null";
 
     json_word(o->model ? o->model : "", model, sizeof model);
     json_word(o->optimizer ? o->optimizer : "", optimizer, sizeof optimizer);
-    json_word(o->data ? o->data : "", data, sizeof data);
+    config_data(o->data, data, sizeof data);
     config_gpt(o, vocabulary, gpt, sizeof gpt);
     if (o->warmup_steps != RF_TRAIN_AUTO) {
         snprintf(warmup, sizeof warmup, "%" PRIu64, o->warmup_steps);
     }
     snprintf(out, RF__TRAIN_CONFIG,
-             "{\"model\": \"%s\", \"data\": \"%s\", \"optimizer\": \"%s\", \"seed\": %" PRIu64
+             "{\"model\": \"%s\"%s, \"optimizer\": \"%s\", \"seed\": %" PRIu64
              ", \"epochs\": %" PRIu32 ", \"steps\": %" PRIu64 ", \"batch\": %" PRIu32
              ", \"shards\": %" PRIu32 ", \"micro_batch\": %" PRIu32
              ", \"lr\": %.17g, \"momentum\": %.17g, \"beta2\": %.17g, \"weight_decay\": %.17g, "

@@ -30,8 +30,9 @@ int rf__train_options_resolve(const struct rf_train_options *options, int size,
 bool rf__train_takes_tokens(const struct rf_train_options *options);
 
 /* What of the options a checkpoint's reader may want to know, as a JSON object; `vocabulary` is
- * that of the data, for models that take tokens. */
-enum { RF__TRAIN_CONFIG = 2048 };
+ * that of the data, for models that take tokens. The folder of data is told as it is, and left out
+ * where it is NULL or not UTF-8. */
+enum { RF__TRAIN_CONFIG = 10240 };
 void rf__train_config(const struct rf_train_options *options, uint32_t vocabulary,
                       char out[RF__TRAIN_CONFIG]);
 

@@ -16,8 +16,9 @@ TEXT = "Ein Ärger, drei Öfen und ein süßes Gefühl: 3 € für 20 Äpfel.\n"
 ENV = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
 
 
-def run(*words, code=0, text=True):
-    done = subprocess.run([RINGFOLD, *map(str, words)], capture_output=True, timeout=120, env=ENV, text=text)
+def run(*words, code=0, text=True, cwd=None):
+    words = [word if isinstance(word, bytes) else str(word) for word in words]
+    done = subprocess.run([RINGFOLD, *words], capture_output=True, timeout=120, env=ENV, text=text, cwd=cwd)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done
 
@@ -78,6 +79,16 @@ def test_json_tells_all_of_it(made):
     assert found["tokens_per_s"] > 0
 
 
+def test_json_of_words_that_are_not_utf8(made_bytes, tmp_path):
+    where = os.fsencode(tmp_path) + b"/m\xe9"
+    shutil.copytree(os.fsencode(made_bytes), where)
+    found = json.loads(run("sample", where + b"/ckpt", "--json", "--tokens", "5", "--prompt", b"caf\xe9 \xe2\x82\xac\xe2\x82").stdout)
+    assert found["prompt"] == "caf\ufffd \u20ac\ufffd\ufffd" and found["prompt_tokens"] == 10 and len(found["tokens"]) == 5
+    assert found["where"] == str(tmp_path) + "/m\ufffd/ckpt"
+    made = json.loads(run("data", "tokens", "--json", made_bytes / "text", "-o", where + b"/data2").stdout)
+    assert made["folder"] == str(tmp_path) + "/m\ufffd/data2" and made["train"]["tokens"] > 0
+
+
 def test_characters_are_whole(made_bytes):
     """Random bytes: what is no character becomes U+FFFD, and nothing is cut."""
     done = run("sample", made_bytes / "ckpt", "--tokens", "500", "--top-k", "0", "--temperature", "3", text=False)
@@ -87,6 +98,18 @@ def test_characters_are_whole(made_bytes):
     assert text == found["text"] + "\n"
     assert found["text"] == bytes(found["tokens"]).decode(errors="replace") or "\ufffd" in found["text"]
     assert max(found["tokens"]) > 127
+
+
+def test_folders_of_hugging_face_have_no_steps_and_may_be_uris(made):
+    refused = run("sample", made / "hf", "--step", "7", code=64)
+    assert "has no checkpoint '7'" in refused.stderr and "leave --step out" in refused.stderr
+    words = ("--tokens", "9", "--prompt", "Ein")
+    shown = run("sample", made / "hf", *words).stdout
+    for uri in (f"file:{made}/hf", f"file://{made}/hf", f"FILE://localhost{made}/hf"):
+        assert run("sample", uri, *words).stdout == shown
+    assert "files of another host" in run("sample", f"file://other{made}/hf", code=64).stderr
+    refused = run("sample", f"file:{made}/data", code=1)
+    assert "or a local one with config.json and model.safetensors" in refused.stderr
 
 
 def test_no_tokens_is_the_prompt(made):
@@ -120,6 +143,41 @@ def test_without_a_tokenizer(made, tmp_path):
     wanted = run("ckpt", "export", tmp_path / "lone", "--format", "gpt2", "-o", tmp_path / "hf2", "--data", tmp_path / "gone",
                  code=1)
     assert "no 'tokenizer.json' in" in wanted.stderr and not (tmp_path / "hf2").exists()
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "ringfold/tokenizer.json"])
+def test_an_export_leaves_the_tokenizers_of_others_alone(made, tmp_path, name):
+    old = tmp_path / "hf" / name
+    old.parent.mkdir(parents=True)
+    old.write_text("not ours")
+    refused = run("ckpt", "export", made / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf", code=1)
+    assert "error[RF0310]" in refused.stderr and f"there is a '{name}' in the folder already" in refused.stderr
+    assert old.read_text() == "not ours"
+    assert [path for path in (tmp_path / "hf").rglob("*") if path.is_file()] == [old]
+
+
+def test_a_damaged_tokenizer_is_not_as_none(made, tmp_path):
+    vocabulary = str(len(set(TEXT)))
+    shutil.copytree(made / "data", tmp_path / "data")
+    subprocess.run([GPT_FILES, "checkpoint", tmp_path / "ckpt", "1", "1", "8", "8", vocabulary, "3", tmp_path / "data"],
+                   check=True, timeout=60)
+    whole = (tmp_path / "data" / "tokenizer.json").read_text()
+    words = ("ckpt", "export", tmp_path / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf")
+    for damaged in (whole[:-9], (made / "data" / "tokenizer.json").read_text().replace('"chars"', '"bytes"')):
+        (tmp_path / "data" / "tokenizer.json").write_text(damaged)
+        refused = run(*words, code=1)
+        assert "tokenizer.json" in refused.stderr and not (tmp_path / "hf").exists()
+    (tmp_path / "data" / "tokenizer.json").write_text(whole)
+    assert "without a tokenizer" not in run(*words).stdout
+
+
+def test_only_byte_pairs_may_be_fewer_than_the_model_has(made_bytes, tmp_path):
+    subprocess.run([GPT_FILES, "checkpoint", tmp_path / "ckpt", "1", "1", "8", "8", "300", "3"], check=True, timeout=60)
+    refused = run("sample", tmp_path / "ckpt", "--data", made_bytes / "data", code=1)
+    assert "the tokenizer (bytes) has a vocabulary of 256, and the model one of 300" in refused.stderr
+    refused = run("ckpt", "export", tmp_path / "ckpt", "--format", "gpt2", "-o", tmp_path / "hf", "--data", made_bytes / "data",
+                  code=1)
+    assert "the tokenizer (bytes) has a vocabulary of 256" in refused.stderr and not (tmp_path / "hf").exists()
 
 
 def test_errors_say_what_to_do(made, made_bytes, tmp_path):
@@ -196,3 +254,24 @@ def test_from_training_to_text_and_back(made, tmp_path):
     assert "has a width of 32, and the model to be filled one of 64" in refused and "--depth 2 --width 32 --heads 2" in refused
     refused = train("no", "--steps", "1", "--init", tmp_path / "none", code=1)
     assert "none/config.json" in refused
+
+
+@pytest.mark.parametrize("name", ["Ärger und \"€\"", b"caf\xe9"])
+def test_the_data_is_found_from_elsewhere(made, tmp_path, name):
+    """A checkpoint records where its data is, whatever its name and the working directory; or nothing."""
+    here = tmp_path / os.fsdecode(name)
+    shutil.copytree(made / "data", here)
+    run("train", "gpt", "--data", name, "--depth", "1", "--heads", "1", "--width", "8", "--context", "8", "--batch", "2",
+        "--eval-every", "1000", "--steps", "1", "--run-dir", tmp_path / "run", "--checkpoint", tmp_path / "ckpt", cwd=tmp_path,
+        text=False)
+    config = json.loads(run("ckpt", "show", tmp_path / "ckpt", "--json").stdout)["config"]
+    (tmp_path / "deep").mkdir()
+    if isinstance(name, bytes):  # no JSON has it
+        assert "data" not in config
+        refused = run("sample", tmp_path / "ckpt", cwd=tmp_path / "deep", code=1)
+        assert "does not tell which data" in refused.stderr and "--data" in refused.stderr
+    else:
+        assert config["data"] == str(here)
+        assert len(run("sample", "../ckpt", "--tokens", "9", cwd=tmp_path / "deep").stdout) == 10
+        assert "without a tokenizer" not in run("ckpt", "export", "../ckpt", "--format", "gpt2", "-o", "../hf",
+                                                cwd=tmp_path / "deep").stdout

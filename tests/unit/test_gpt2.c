@@ -570,6 +570,49 @@ static void vocabularies_there_and_back(void **state) {
     rf__tokenizer_destroy(tokenizer);
 }
 
+static void put_old(struct memory_blobs *to, const char *name) {
+    unsigned char *old = malloc(3);
+    memcpy(old, "old", 3);
+    memory_put(to, name, old, 3);
+}
+
+/* Both files or none, and none that was there is changed or removed. */
+static void vocabularies_are_saved_beside_what_is_there(void **state) {
+    static const char *const names[] = {RF__VOCAB_FILE, RF__MERGES_FILE,
+                                        RF__VOCAB_OWN "/tokenizer.json"};
+    static struct small_ranks ranks;
+    struct rf__tokenizer *pairs = pairs_make(&ranks), *bytes = NULL;
+    int code = RF_EIO;
+    (void)state;
+
+    assert_int_equal(rf__tokenizer_bytes(&bytes, NULL), 0);
+    for (size_t i = 0; i < 3; i++) {
+        struct memory_blobs *to = memory_blobs_create();
+        const struct rf__tokenizer *tokenizer = i < 2 ? pairs : bytes;
+        put_old(to, names[i]);
+        assert_int_equal(rf__vocab_save(tokenizer, &to->base, NULL), RF_ECONFLICT);
+        assert_int_equal(to->count, 1);
+        assert_memory_equal(memory_get(to, names[i])->bytes, "old", 3);
+        to->base.ops->destroy(&to->base);
+    }
+    for (long k = 0; code; k++) {
+        struct memory_blobs *to = memory_blobs_create();
+        put_old(to, names[2]);
+        memory_fail(to, k, 0, false);
+        code = rf__vocab_save(pairs, &to->base, NULL);
+        assert_int_equal(to->count, code ? 1 : 3);
+        assert_int_equal(to->writing_now, 0);
+        to->fail_at = -1;
+        if (!code) {
+            rf__vocab_remove(pairs, &to->base);
+            assert_int_equal(to->count, 1);
+        }
+        to->base.ops->destroy(&to->base);
+    }
+    rf__tokenizer_destroy(bytes);
+    rf__tokenizer_destroy(pairs);
+}
+
 static void vocabularies_that_are_refused(void **state) {
     static const char swapped[] = "h e\ni n\n\xC4\xA0 t\n";
     static struct small_ranks ranks;
@@ -743,6 +786,7 @@ int main(void) {
         cmocka_unit_test(exports_are_whole),
         cmocka_unit_test(exported_and_read),
         cmocka_unit_test(vocabularies_there_and_back),
+        cmocka_unit_test(vocabularies_are_saved_beside_what_is_there),
         cmocka_unit_test(vocabularies_that_are_refused),
         cmocka_unit_test(with_its_ranks_they_are_gpt2s),
         cmocka_unit_test(everything_survives_anything),

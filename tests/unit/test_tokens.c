@@ -424,6 +424,18 @@ static void folders_that_do_not_fit_are_refused(void **state) {
     memory_put(&texts, "/out/tokenizer.json", other, sizeof other - 1);
     assert_int_equal(rf__dataset_read_tokens(&io, "/out", CONTEXT, &set, &err), RF_EDATA);
     assert_non_null(strstr(err.text, "'/out/train.bin' is of chars with a vocabulary of"));
+    assert_string_equal(err.next, "make the folder anew with ringfold data tokens");
+    static const char names[][RF__TOKENS_NAME] = {"\x1b[31m", "by tes", "caf\xE9", "", "bytes"};
+    static const char *const told[] = {"of ? with", "of ? with", "of ? with",
+                                       "of an unnamed tokenizer with", "of bytes with"};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        memcpy(memory_find(&texts, "/out/train.bin")->bytes + 24, names[i], RF__TOKENS_NAME);
+        memory_remove(&beside, "train.bin.rfindex");
+        assert_int_equal(rf__dataset_read_tokens(&io, "/out", CONTEXT, &set, &err), RF_EDATA);
+        assert_non_null(strstr(err.text, told[i]));
+        assert_null(strpbrk(err.text, "\x1b\xE9"));
+        assert_string_equal(err.next, "make the folder anew with ringfold data tokens");
+    }
 }
 
 /* --- failures --------------------------------------------------------------------------------- */

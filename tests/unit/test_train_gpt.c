@@ -539,6 +539,40 @@ static void a_folder_must_have_what_is_needed(void **state) {
     }
 }
 
+/* What the configuration says of a folder of data; "" where it is left out. */
+static const char *told_data(const char *folder, char config[RF__TRAIN_CONFIG]) {
+    static char told[RF__TRAIN_CONFIG];
+    struct rf_train_options options;
+
+    rf__train_options_init(&options);
+    options.data = folder;
+    rf__train_config(&options, 0, config);
+    const char *at = strstr(config, ", \"data\": ");
+    const char *next = strstr(config, ", \"optimizer\": \"adamw\"");
+    assert_non_null(next);
+    assert_int_equal(config[strlen(config) - 1], '}');
+    snprintf(told, sizeof told, "%.*s", at ? (int)(next - at) : 0, at ? at : "");
+    return told;
+}
+
+static void folders_are_told_as_they_are(void **state) {
+    char config[RF__TRAIN_CONFIG], long_one[8192];
+    (void)state;
+
+    assert_string_equal(told_data("/a/\xC3\xA9\xE2\x82\xAC", config),
+                        ", \"data\": \"/a/\xC3\xA9\xE2\x82\xAC\"");
+    assert_string_equal(told_data("/a \"b\"\\\n\x7F", config),
+                        ", \"data\": \"/a \\\"b\\\"\\\\\\u000a\\u007f\"");
+    assert_string_equal(told_data("/caf\xE9", config), "");
+    assert_string_equal(told_data("/\xED\xA0\x80", config), "");
+    assert_string_equal(told_data(NULL, config), "");
+    memset(long_one, '"', sizeof long_one);
+    long_one[4095] = 0;
+    assert_int_equal(strlen(told_data(long_one, config)), 2 * 4095 + 12);
+    memset(long_one, 1, 4095);
+    assert_string_equal(told_data(long_one, config), "");
+}
+
 static void defaults_are_the_models_own(void **state) {
     struct rf_train_options options, out;
     char config[RF__TRAIN_CONFIG];
@@ -589,6 +623,7 @@ static void defaults_are_the_models_own(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_models_own),
+        cmocka_unit_test(folders_are_told_as_they_are),
         cmocka_unit_test(it_learns_and_tells),
         cmocka_unit_test(the_batch_is_the_same_for_any_number_of_workers),
         cmocka_unit_test(micro_batches_do_not_matter),
