@@ -583,6 +583,21 @@ static void defaults_are_the_models_own(void **state) {
     REFUSED("context is -1", bad.context = -1);
     REFUSED("beta2 is 1", bad.beta2 = 1);
     REFUSED("clip is -0.5", bad.clip = -0.5);
+    REFUSED("weight decay is -0.5", bad.weight_decay = -0.5);
+    options.context = 0;
+    options.compute = "f32"; /* what the others take too */
+    options.model = "cnn";
+    assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
+    REFUSED("depth is an option of gpt, and the model is 'cnn'", bad.depth = 6);
+    assert_non_null(strstr(err.next, "--depth"));
+    REFUSED("heads is an option of gpt", bad.heads = 6);
+    REFUSED("width is an option of gpt", bad.width = 384);
+    REFUSED("context is an option of gpt", bad.context = 256);
+    REFUSED("dropout is an option of gpt", bad.dropout = 0.1);
+    REFUSED("compute is an option of gpt", bad.compute = "bf16");
+    REFUSED("init is an option of gpt", bad.init = "folder");
+    options.model = "mlp";
+    REFUSED("memory is an option of gpt, and the model is 'mlp'", bad.memory_bytes = 1 << 30);
 #undef REFUSED
 }
 
