@@ -58,9 +58,9 @@ struct rf_train_options {
     const char *init;      /* of gpt: folder in the form of Hugging Face's GPT-2, of the same shape
                               (docs/GPT.md), whose weights are the first ones; NULL: by the seed */
     uint64_t eval_every;   /* measure after every so many steps, besides after each epoch; 0:
-                              never, or for gpt 250 */
-    uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all, or
-                              for gpt 256 */
+                              never. RF_TRAIN_AUTO: never, or for gpt 250 */
+    uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all.
+                              RF_TRAIN_AUTO_SAMPLES: all, or for gpt 256 */
     size_t memory_bytes;   /* of gpt: that this worker may take; it is refused where it would take
                               more.   0: a fair share of what its host has available */
     struct rf_ddp_options ddp;
@@ -70,7 +70,8 @@ struct rf_train_options {
     double checkpoint_s;                     /* 600 */
 };
 
-#define RF_TRAIN_AUTO UINT64_MAX
+#define RF_TRAIN_AUTO         UINT64_MAX
+#define RF_TRAIN_AUTO_SAMPLES UINT32_MAX
 
 /* What one model needs, in bytes, on one worker. */
 struct rf_train_memory {

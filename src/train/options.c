@@ -22,6 +22,8 @@ void rf__train_options_init(struct rf_train_options *options) {
                                          .weight_decay = -1,
                                          .warmup_steps = RF_TRAIN_AUTO,
                                          .clip = -1,
+                                         .eval_every = RF_TRAIN_AUTO,
+                                         .eval_samples = RF_TRAIN_AUTO_SAMPLES,
                                          .checkpoint = {.keep = 3},
                                          .checkpoint_s = 600};
     rf__ddp_options_init(&options->ddp);
@@ -119,9 +121,9 @@ static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
         o->width = o->width ? o->width : 384;
         o->heads = o->heads ? o->heads : 6;
         o->context = o->context ? o->context : 256;
-        o->eval_every = o->eval_every ? o->eval_every : 250;
-        o->eval_samples = o->eval_samples ? o->eval_samples : 256;
     }
+    o->eval_every = o->eval_every == RF_TRAIN_AUTO ? (gpt ? 250 : 0) : o->eval_every;
+    o->eval_samples = o->eval_samples == RF_TRAIN_AUTO_SAMPLES ? (gpt ? 256 : 0) : o->eval_samples;
     if (o->context < 0 || o->context > RF__TRAIN_MAX_CONTEXT) {
         return rf__fail(err, RF_EINVAL, 0, "context is %d, expected 1 to %d tokens", o->context,
                         RF__TRAIN_MAX_CONTEXT);

@@ -548,7 +548,8 @@ static void defaults_are_the_models_own(void **state) {
     options.data = "set";
     assert_int_equal(rf__train_options_resolve(&options, 2, &out, &err), 0);
     assert_true(out.weight_decay == 0 && out.clip == 0 && out.warmup_steps == 0);
-    assert_true(out.beta2 == 0.999 && out.micro_batch == 64 && out.eval_samples == 0);
+    assert_true(out.beta2 == 0.999 && out.micro_batch == 64);
+    assert_true(out.eval_every == 0 && out.eval_samples == 0);
     options.model = "gpt";
     assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
     assert_true(out.weight_decay == 0.1 && out.clip == 1 && out.beta2 == 0.95);
@@ -558,6 +559,7 @@ static void defaults_are_the_models_own(void **state) {
     assert_int_equal(out.width, 384);
     assert_int_equal(out.heads, 6);
     assert_int_equal(out.context, 256);
+    assert_true(out.eval_every == 250 && out.eval_samples == 256);
     rf__train_config(&out, 71, config);
     assert_non_null(strstr(config, "\"model\": \"gpt\""));
     assert_non_null(strstr(config, "\"depth\": 6, \"width\": 384, \"heads\": 6, \"context\": 256, "
@@ -566,9 +568,11 @@ static void defaults_are_the_models_own(void **state) {
     assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
     assert_int_equal(out.micro_batch, 1);
     options.weight_decay = options.clip = 0;
-    options.warmup_steps = 0;
+    options.warmup_steps = options.eval_every = 0;
+    options.eval_samples = 0;
     assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
     assert_true(out.weight_decay == 0 && out.clip == 0 && out.warmup_steps == 0);
+    assert_true(out.eval_every == 0 && out.eval_samples == 0);
 #define REFUSED(words, change)                                                                     \
     do {                                                                                           \
         struct rf_train_options bad = options;                                                     \
