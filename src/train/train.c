@@ -16,6 +16,7 @@
  * is told, and reports, are weights; everybody else is told samples. */
 #include "train/train.h"
 
+#include "base/digest.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "data/dataset.h"
@@ -871,6 +872,24 @@ static int model_setup(struct trainer *t, const struct rf__data_io *io, struct r
     return rf__optimizer_create(&optimizer, t->model, &t->optimizer, err);
 }
 
+/* Of everything that decides what a step computes, but for the data's bytes: where it differs, the
+ * average is of gradients of different functions. */
+static uint64_t computing_digest(const struct trainer *t) {
+    struct rf_train_options o = t->options;
+    char config[RF__TRAIN_CONFIG];
+
+    o.data = "";
+    o.epochs = 0;
+    o.steps = t->steps;
+    o.micro_batch = t->micro;
+    rf__train_config(&o, t->data.vocabulary, config);
+    uint64_t digest = rf__digest(config, strlen(config), 0);
+    digest = rf__digest(&o.max_bad, sizeof o.max_bad, digest);
+    digest = rf__digest_mix(digest, t->data.train.count);
+    digest = rf__digest_mix(digest, t->data.test.count);
+    return rf__digest_mix(digest, t->measured_count);
+}
+
 static int ddp_setup(struct trainer *t, struct rf_error *err) {
     void *state;
     size_t bytes;
@@ -896,7 +915,9 @@ static int ddp_setup(struct trainer *t, struct rf_error *err) {
     if (t->saver) {
         rf__ddp_keep(t->ddp, t->saver, checkpoint_told, t);
     }
-    return rf__ddp_seal(t->ddp, err);
+    rf__ddp_also(t->ddp, computing_digest(t));
+    code = rf__ddp_seal(t->ddp, err);
+    return code;
 }
 
 /* One collective of the trainer's own, carried out to its end. */
@@ -1025,6 +1046,11 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
     }
     if (!code) {
         code = run(&t, err);
+    }
+    if (code == RF_EMISMATCH && !err->next[0]) {
+        rf__detail(err->next,
+                   "give every worker the same model, data, options (--heads, --dropout, "
+                   "--lr, ...) and RINGFOLD_* variables");
     }
     if (code) {
         code = give_up(&t, code, err);

@@ -256,6 +256,32 @@ static void the_batch_is_the_same_for_any_number_of_workers(void **state) {
     assert_true(fabs(losses[0] - losses[1]) > 1e-4);
 }
 
+/* What does not show in the shapes of the tensors decides as well what the gradients are of. */
+static void members_must_compute_the_same(void **state) {
+    (void)state;
+    for (int k = 0; k < 6; k++) {
+        struct training *training = training_make(2 + k % 2);
+        struct rf_train_options *odd = &training->trainee[1].options;
+        odd->heads = k == 0 ? 4 : odd->heads;
+        odd->dropout = k == 1 ? 0.1 : odd->dropout;
+        odd->lr = k == 2 ? 0.02 : odd->lr;
+        odd->steps = k == 3 ? 7 : odd->steps;
+        odd->micro_batch = k == 4 ? 1 : odd->micro_batch;
+        odd->eval_samples = k == 5 ? 3 : odd->eval_samples;
+        training_run(training);
+        ON_ALL(training, assert_int_equal(t->code, RF_EMISMATCH); assert_int_equal(t->steps, 0);
+               assert_non_null(strstr(t->err.text, "set of registered tensors or options"));
+               assert_non_null(strstr(t->err.next, "the same model, data, options")));
+        training_drop(training);
+    }
+    struct training *training = training_make(2); /* the same number of steps, told otherwise */
+    training->trainee[1].options.epochs = 0;
+    training->trainee[1].options.steps = 2 * STEPS_AN_EPOCH;
+    training->trainee[1].options.micro_batch = 100;
+    training_pass(training);
+    training_drop(training);
+}
+
 static void micro_batches_do_not_matter(void **state) {
     static const uint32_t micro[] = {1, 2, 3, 12};
     struct training *first = NULL;
@@ -610,6 +636,7 @@ int main(void) {
         cmocka_unit_test(defaults_are_the_models_own),
         cmocka_unit_test(it_learns_and_tells),
         cmocka_unit_test(the_batch_is_the_same_for_any_number_of_workers),
+        cmocka_unit_test(members_must_compute_the_same),
         cmocka_unit_test(micro_batches_do_not_matter),
         cmocka_unit_test(windows_that_cannot_be_used_are_left_out),
         cmocka_unit_test(too_many_of_them_end_all),

@@ -31,6 +31,7 @@ struct job {
     struct world world;
     struct trainee trainee[WORLD_WORKERS];
     int workers;
+    int odd; /* has other heads; 0: nobody */
 };
 
 static void on_step(void *context, const struct rf_train_step *step) {
@@ -75,7 +76,7 @@ static int train_once(int id, bool is_first, void *context) {
     options.data = "set";
     options.depth = 1;
     options.width = 16;
-    options.heads = 2;
+    options.heads = t->job->odd && id == t->job->odd ? 4 : 2;
     options.context = SET_CONTEXT;
     options.dropout = 0.2;
     options.batch = 12;
@@ -184,9 +185,31 @@ static void one_dies_somewhere(void **state) {
     free_job(whole);
 }
 
+/* Its tensors have the same shapes, and its gradients are of another function. */
+static void other_heads_end_all(void **state) {
+    (void)state;
+    for (int odd = 1; odd < 3; odd++) {
+        struct job *job = new_job(3);
+        job->odd = odd;
+        job->world.may_differ = true;
+        alarm(200);
+        run_threads(3, work, job);
+        alarm(0);
+        for (int id = 0; id < 3; id++) {
+            const struct trainee *t = &job->trainee[id];
+            assert_int_equal(t->code, RF_EMISMATCH);
+            assert_int_equal(t->steps, 0);
+            assert_non_null(strstr(t->err.text, "of 3 registered other tensors or options"));
+            assert_non_null(strstr(t->err.next, "the same model, data, options"));
+        }
+        free_job(job);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_dies_somewhere),
+        cmocka_unit_test(other_heads_end_all),
     };
     return cmocka_run_group_tests(tests, token_set_make, token_set_drop);
 }
