@@ -401,6 +401,34 @@ static void resumed_is_as_if_it_had_not_been_stopped(void **state) {
     }
 }
 
+/* The folder of the first weights is needed only where nothing else gives the state. */
+static void first_weights_may_be_gone_on_resuming(void **state) {
+    (void)state;
+    for (int size = 1; size <= 2; size++) {
+        struct shared_blobs store;
+        shared_open(&store);
+        for (int k = 0; k < 4; k++) { /* no checkpoints, none there, the first run, gone on */
+            struct training *training = training_make(size);
+            ON_ALL(training, t->store = k ? &store : NULL;
+                   t->resume = k == 2 ? RF__RESUME_NONE : RF__NEWEST_STEP;
+                   t->options.init = k == 2 ? NULL : "gone");
+            training->trainee[0].stop_at = k == 2 ? 4 : 0;
+            if (k < 2) {
+                training_run(training);
+                ON_ALL(training, assert_int_equal(t->code, RF_ENOTFOUND);
+                       assert_int_equal(t->steps, 0);
+                       assert_non_null(strstr(t->err.text, "gone/config.json")));
+            } else {
+                training_pass(training);
+                assert_int_equal(training->trainee[0].result.resumed_from, k == 2 ? 0 : 4);
+                assert_int_equal(training->trainee[0].steps, k == 2 ? 4 : 6);
+            }
+            training_drop(training);
+        }
+        shared_close(&store);
+    }
+}
+
 static void another_shape_cannot_go_on(void **state) {
     struct shared_blobs store;
     (void)state;
@@ -642,6 +670,7 @@ int main(void) {
         cmocka_unit_test(too_many_of_them_end_all),
         cmocka_unit_test(there_may_be_nothing_to_measure),
         cmocka_unit_test(resumed_is_as_if_it_had_not_been_stopped),
+        cmocka_unit_test(first_weights_may_be_gone_on_resuming),
         cmocka_unit_test(another_shape_cannot_go_on),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(estimates_are_what_is_taken),
