@@ -67,11 +67,12 @@ static const struct setting table[TRAIN_SETTINGS] = {
      "of gpt: folder in the form of Hugging Face's GPT-2 that training starts from (at random)",
      TEXT, TRAIN(init)},
     {"eval-every", "N",
-     "measure on the test data after every N steps, besides after each epoch (never; for gpt 250)",
+     "measure on the test data after every N steps, besides after each epoch; 0: never (never; for "
+     "gpt 250)",
      COUNT64, TRAIN(eval_every)},
     {"eval-samples", "N",
-     "of the test data, evenly spread, that a measurement is of (all; for gpt 256)", COUNT32,
-     TRAIN(eval_samples)},
+     "of the test data, evenly spread, that a measurement is of; 0: all (all; for gpt 256)",
+     COUNT32, TRAIN(eval_samples)},
     {"memory", "SIZE",
      "that a worker may take; gpt is refused where it would take more (a fair share of what is "
      "available)",
@@ -407,7 +408,11 @@ static void value_text(const struct train_settings *settings, const struct setti
         break;
     }
     case COUNT32:
-        snprintf(out, bytes, "%u", *(const uint32_t *)field);
+        if (*(const uint32_t *)field == RF_TRAIN_AUTO_SAMPLES) {
+            snprintf(out, bytes, "auto");
+        } else {
+            snprintf(out, bytes, "%u", *(const uint32_t *)field);
+        }
         break;
     case COUNT64:
         if (*(const uint64_t *)field == RF_TRAIN_AUTO) {

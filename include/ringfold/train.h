@@ -48,7 +48,9 @@ struct rf_train_options {
     double clip;           /* global norm; 0: off; -1: off, or for gpt 1 */
     int hidden;            /* width of the mlp's hidden layers; 0: 256 */
 
-    /* The shape of gpt: blocks, numbers a position, heads (which divide the width), tokens that are
+    /* What is of gpt is RF_EINVAL where it is set for another model.
+     *
+     * The shape of gpt: blocks, numbers a position, heads (which divide the width), tokens that are
      * looked back at. 0: 6, 384, 6, 256. */
     int depth, width, heads, context;
     double dropout;        /* of gpt: share from 0 to below 1 */
@@ -56,11 +58,11 @@ struct rf_train_options {
     const char *init;      /* of gpt: folder in the form of Hugging Face's GPT-2, of the same shape
                               (docs/GPT.md), whose weights are the first ones; NULL: by the seed */
     uint64_t eval_every;   /* measure after every so many steps, besides after each epoch; 0:
-                              never, or for gpt 250 */
-    uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all, or
-                              for gpt 256 */
-    size_t memory_bytes;   /* that this worker may take; gpt is refused where it would take more.
-                              0: a fair share of what its host has available */
+                              never. RF_TRAIN_AUTO: never, or for gpt 250 */
+    uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all.
+                              RF_TRAIN_AUTO_SAMPLES: all, or for gpt 256 */
+    size_t memory_bytes;   /* of gpt: that this worker may take; it is refused where it would take
+                              more.   0: a fair share of what its host has available */
     struct rf_ddp_options ddp;
     struct rf_checkpoint_options checkpoint; /* uri NULL: none are kept; its `config` is the
                                                 trainer's own */
@@ -68,7 +70,8 @@ struct rf_train_options {
     double checkpoint_s;                     /* 600 */
 };
 
-#define RF_TRAIN_AUTO UINT64_MAX
+#define RF_TRAIN_AUTO         UINT64_MAX
+#define RF_TRAIN_AUTO_SAMPLES UINT32_MAX
 
 /* What one model needs, in bytes, on one worker. */
 struct rf_train_memory {

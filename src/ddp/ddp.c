@@ -307,6 +307,10 @@ int rf__ddp_register_state(struct rf_ddp *ddp, const char *name, void *state, si
     return 0;
 }
 
+void rf__ddp_also(struct rf_ddp *ddp, uint64_t digest) {
+    ddp->also = digest;
+}
+
 /* ---- seal
  * ------------------------------------------------------------------------------------- */
 

@@ -33,6 +33,10 @@ struct rf__runner *rf__ddp_runner(const struct rf_ddp *ddp);
 
 /* Before the seal. The saver is borrowed until destroy. */
 void rf__ddp_keep(struct rf_ddp *ddp, struct rf__saver *saver, rf_ddp_told_fn *told, void *context);
+
+/* Before the seal: the digest of what else must be the same on all members, as it decides what
+ * gradients are of. A member with another one is not computed with. */
+void rf__ddp_also(struct rf_ddp *ddp, uint64_t digest);
 int rf__ddp_seal(struct rf_ddp *ddp, struct rf_error *err);
 
 int rf__ddp_begin(struct rf_ddp *ddp, struct rf_step *out, struct rf_error *err);

@@ -135,6 +135,7 @@ struct rf_ddp {
     struct rf_ddp_options options;
     uint32_t shards;
     uint64_t config; /* hash of what must be equal on all */
+    uint64_t also;   /* of it, what the caller adds; 0: nothing */
     int capacity;    /* members at most */
     enum rf__ddp_stage stage;
     struct rf_error error;

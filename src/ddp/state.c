@@ -23,6 +23,7 @@ uint64_t rf__ddp_hash_registration(const struct rf_ddp *ddp) {
     digest = rf__digest_mix(digest, ddp->shards);
     digest = rf__digest_mix(digest, options->hash_every);
     digest = rf__digest_mix(digest, ddp->saver != NULL);
+    digest = ddp->also ? rf__digest_mix(digest, ddp->also) : digest;
     digest = options->wire == RF_WIRE_NONE ? digest : rf__digest_mix(digest, options->wire);
     return rf__digest_mix(digest, (uint64_t)options->algorithm);
 }

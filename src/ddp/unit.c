@@ -18,17 +18,22 @@
 
 /* A map travels with what its member knows of a checkpoint that is due (1: yes, 2: it must be, 4:
  * it still writes an earlier one) and what its gradients travel as, in the upper half of that byte,
- * and with a digest behind it: a bit that flipped on the way would
- * deal one member other shards than the others know of. */
-enum { SAVE_BYTES = 1, SEAL_BYTES = 8 };
+ * with the hash of what must be equal on all, and with a digest behind it: a bit that flipped on
+ * the way would deal one member other shards than the others know of. */
+enum { SAVE_BYTES = 1, CONFIG_BYTES = 8, SEAL_BYTES = 8 };
 enum { SAVE_DUE = 1, SAVE_MUST = 2, SAVE_BUSY = 4, WIRE_SHIFT = 4 };
 
 static size_t bitmap_bytes(const struct rf_ddp *ddp) {
     return (ddp->shards + 7) / 8;
 }
 
+/* Without the digest. */
+static size_t sealed_bytes(const struct rf_ddp *ddp) {
+    return bitmap_bytes(ddp) + SAVE_BYTES + CONFIG_BYTES;
+}
+
 size_t rf__ddp_map_bytes(const struct rf_ddp *ddp) {
-    return bitmap_bytes(ddp) + SAVE_BYTES + SEAL_BYTES;
+    return sealed_bytes(ddp) + SEAL_BYTES;
 }
 
 static bool bit(const unsigned char *bits, uint32_t i) {
@@ -47,14 +52,14 @@ static int refuse_map(struct rf_ddp *ddp, int rank, const char *why, struct rf_e
 /* One member's map, as it can be. */
 static bool is_valid(const struct rf_ddp *ddp, int rank, const unsigned char *map) {
     size_t bytes = bitmap_bytes(ddp);
-    struct rf__reader r = rf__reader(map + bytes + SAVE_BYTES, SEAL_BYTES);
+    struct rf__reader r = rf__reader(map + sealed_bytes(ddp), SEAL_BYTES);
     unsigned char beyond = ddp->shards % 8 ? (unsigned char)(0xff << ddp->shards % 8) : 0;
     bool some = false;
 
     for (size_t i = 0; i < bytes; i++) {
         some = some || map[i];
     }
-    return rf__read_u64(&r) == rf__digest(map, bytes + SAVE_BYTES, 0) &&
+    return rf__read_u64(&r) == rf__digest(map, sealed_bytes(ddp), 0) &&
            !(map[bytes - 1] & beyond) && (ddp->healed[rank] || !some);
 }
 
@@ -66,28 +71,49 @@ static struct rf_call gather_call(const struct rf_ddp *ddp) {
                             .count = rf__ddp_map_bytes(ddp)};
 }
 
-/* Rank `odd` compresses in another way than rank 0: the job was started wrongly, and all end it,
- * for who comes later with another registration is not taken in. All have the same maps; but
- * whoever ended the generation before the others have seen theirs would keep them from knowing why.
- * So all meet once more. */
-static int refuse_wire(struct rf_ddp *ddp, int odd, unsigned wire, unsigned first,
-                       struct rf_error *err) {
+/* Rank `odd` registered something else than rank 0, or compresses in another way: the job was
+ * started wrongly, and all end it, for who comes later with another registration is not taken in.
+ * All have the same maps; but whoever ended the generation before the others have seen theirs would
+ * keep them from knowing why. So all meet once more. */
+static int refuse_odd(struct rf_ddp *ddp, struct rf_error *cause, struct rf_error *err) {
     const struct rf__runner_ops *ops = ddp->runner->ops;
     struct rf__op_params params = {.call = gather_call(ddp)};
     struct rf__op *op = NULL;
-    struct rf_error cause;
 
-    rf__ddp_fail_wires(ddp, odd, wire, first, &cause);
-    cause.rank = ddp->runner->rank; /* its own failure as much as the other's */
+    cause->rank = ddp->runner->rank; /* its own failure as much as the other's */
     if (ops->start(ddp->runner, &params, &op) == 0) {
         (void)ops->wait(ddp->runner, op, -1, NULL);
     }
-    return rf__ddp_break(ddp, &cause, err);
+    return rf__ddp_break(ddp, cause, err);
+}
+
+static uint64_t config_of(const struct rf_ddp *ddp, const unsigned char *map) {
+    struct rf__reader r = rf__reader(map + bitmap_bytes(ddp) + SAVE_BYTES, CONFIG_BYTES);
+    return rf__read_u64(&r);
+}
+
+/* Whether rank `odd` trains the same as rank 0; if not, why, in `cause`. */
+static bool trains_the_same(const struct rf_ddp *ddp, int odd, const unsigned char *map,
+                            struct rf_error *cause) {
+    const unsigned char *first = ddp->control.alldone;
+    unsigned wire = map[bitmap_bytes(ddp)] >> WIRE_SHIFT;
+    unsigned first_wire = first[bitmap_bytes(ddp)] >> WIRE_SHIFT;
+    bool same = config_of(ddp, map) == config_of(ddp, first);
+
+    if (wire != first_wire) {
+        rf__ddp_fail_wires(ddp, odd, wire, first_wire, cause);
+    } else if (!same) {
+        (void)rf__fail(cause, RF_EMISMATCH, 0,
+                       "rank %d of %d registered other tensors or options than rank 0", odd,
+                       ddp->runner->size);
+    }
+    return same && wire == first_wire;
 }
 
 /* Adds all members' maps into the first one's place; each shard is done once at most. */
 static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
     unsigned char *merged = ddp->control.alldone, save = 0;
+    struct rf_error cause;
 
     for (int r = 0; r < ddp->runner->size; r++) {
         const unsigned char *map = merged + (size_t)r * rf__ddp_map_bytes(ddp);
@@ -96,10 +122,8 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
         if (!is_valid(ddp, r, map)) {
             return refuse_map(ddp, r, "says that it has done shards that it cannot have done", err);
         }
-        unsigned wire = map[bitmap_bytes(ddp)] >> WIRE_SHIFT;
-        unsigned first = merged[bitmap_bytes(ddp)] >> WIRE_SHIFT;
-        if (wire != first) {
-            return refuse_wire(ddp, r, wire, first, err);
+        if (!trains_the_same(ddp, r, map, &cause)) {
+            return refuse_odd(ddp, &cause, err);
         }
         for (size_t i = 0; i < bitmap_bytes(ddp); i++) {
             twice = twice || (r > 0 && merged[i] & map[i]);
@@ -120,14 +144,15 @@ static int merge_done(struct rf_ddp *ddp, struct rf_error *err) {
 
 static int gather_done(struct rf_ddp *ddp, struct rf_error *err) {
     unsigned char *save = ddp->control.done + bitmap_bytes(ddp);
-    struct rf__writer w = rf__writer(save + SAVE_BYTES, SEAL_BYTES);
+    struct rf__writer w = rf__writer(save + SAVE_BYTES, CONFIG_BYTES + SEAL_BYTES);
     struct rf_call call = gather_call(ddp);
 
     *save = (unsigned char)((unsigned)ddp->options.wire << WIRE_SHIFT |
                             (ddp->save != RF__SAVE_NOT ? SAVE_DUE : 0) |
                             (ddp->save == RF__SAVE_MUST ? SAVE_MUST : 0) |
                             (ddp->saver && rf__saver_is_busy(ddp->saver) ? SAVE_BUSY : 0));
-    rf__write_u64(&w, rf__digest(ddp->control.done, bitmap_bytes(ddp) + SAVE_BYTES, 0));
+    rf__write_u64(&w, ddp->config);
+    rf__write_u64(&w, rf__digest(ddp->control.done, sealed_bytes(ddp), 0));
     int rc =
         rf__ddp_run(ddp, &call, rf__ddp_context(ddp, "asking which shards are done").text, err);
     return rc ? rc : merge_done(ddp, err);

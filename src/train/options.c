@@ -28,6 +28,8 @@ void rf__train_options_init(struct rf_train_options *options) {
                                          .weight_decay = -1,
                                          .warmup_steps = RF_TRAIN_AUTO,
                                          .clip = -1,
+                                         .eval_every = RF_TRAIN_AUTO,
+                                         .eval_samples = RF_TRAIN_AUTO_SAMPLES,
                                          .checkpoint = {.keep = 3},
                                          .checkpoint_s = 600};
     rf__ddp_options_init(&options->ddp);
@@ -79,11 +81,42 @@ bool rf__train_takes_tokens(const struct rf_train_options *options) {
     return options->model && !strcmp(options->model, "gpt");
 }
 
+/* What only gpt has is set for no other model: it would be without effect. */
+static int gpt_only_check(const struct rf_train_options *o, struct rf_error *err) {
+    const struct {
+        const char *name;
+        bool is_set;
+    } all[] = {
+        {"depth", o->depth != 0},     {"heads", o->heads != 0},
+        {"width", o->width != 0},     {"context", o->context != 0},
+        {"dropout", o->dropout != 0}, {"compute", o->compute && strcmp(o->compute, "f32") != 0},
+        {"init", o->init != NULL},    {"memory", o->memory_bytes != 0}};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].is_set) {
+            int code =
+                rf__fail(err, RF_EINVAL, 0, "%s is an option of gpt, and the model is '%.32s'",
+                         all[i].name, o->model);
+            if (err) {
+                rf__detail(err->next,
+                           "leave out --%s (RINGFOLD_* variables count too), or train gpt",
+                           all[i].name);
+            }
+            return code;
+        }
+    }
+    return RF_OK;
+}
+
 /* What differs between models, and what gpt alone has. */
 static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
     bool gpt = rf__train_takes_tokens(o);
     const char *compute = o->compute ? o->compute : "f32";
+    int code = gpt ? RF_OK : gpt_only_check(o, err);
 
+    if (code) {
+        return code;
+    }
     o->compute = compute;
     o->beta2 = o->beta2 == 0 ? (gpt ? 0.95 : 0.999) : o->beta2;
     o->weight_decay = o->weight_decay == -1 ? (gpt ? 0.1 : 0) : o->weight_decay;
@@ -94,9 +127,9 @@ static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
         o->width = o->width ? o->width : 384;
         o->heads = o->heads ? o->heads : 6;
         o->context = o->context ? o->context : 256;
-        o->eval_every = o->eval_every ? o->eval_every : 250;
-        o->eval_samples = o->eval_samples ? o->eval_samples : 256;
     }
+    o->eval_every = o->eval_every == RF_TRAIN_AUTO ? (gpt ? 250 : 0) : o->eval_every;
+    o->eval_samples = o->eval_samples == RF_TRAIN_AUTO_SAMPLES ? (gpt ? 256 : 0) : o->eval_samples;
     if (o->context < 0 || o->context > RF__TRAIN_MAX_CONTEXT) {
         return rf__fail(err, RF_EINVAL, 0, "context is %d, expected 1 to %d tokens", o->context,
                         RF__TRAIN_MAX_CONTEXT);
@@ -106,15 +139,11 @@ static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
             !gpt ? RF__TRAIN_MICRO_BATCH : (uint32_t)(RF__TRAIN_MICRO_TOKENS / o->context);
         o->micro_batch += !o->micro_batch;
     }
-    if (o->init && !gpt) {
-        return rf__fail(err, RF_EINVAL, 0, "init '%.120s' is a gpt's, and the model is '%.32s'",
-                        o->init, o->model);
-    }
     if (strcmp(compute, "f32") != 0 && strcmp(compute, "bf16") != 0) {
         return rf__fail(err, RF_EINVAL, 0, "compute is '%.32s', expected f32 or bf16", compute);
     }
     if (gpt && o->heads > 0 && o->width % o->heads) {
-        int code =
+        code =
             rf__fail(err, RF_EINVAL, 0, "%d heads do not divide a width of %d", o->heads, o->width);
         int below = o->width / o->heads * o->heads;
         if (err) {
@@ -123,7 +152,7 @@ static int model_resolve(struct rf_train_options *o, struct rf_error *err) {
         }
         return code;
     }
-    int code = range_check("dropout", o->dropout, 0, 1, err);
+    code = range_check("dropout", o->dropout, 0, 1, err);
     return code ? code : range_check("beta2", o->beta2, 0, 1, err);
 }
 

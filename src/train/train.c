@@ -16,6 +16,7 @@
  * is told, and reports, are weights; everybody else is told samples. */
 #include "train/train.h"
 
+#include "base/digest.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "data/dataset.h"
@@ -70,6 +71,10 @@ struct trainer {
     int64_t saved_at;        /* when the last one was begun */
     bool save_missed;        /* one was due and is not begun yet */
     struct rf_error parted;  /* another group trains on from the same past */
+
+    /* Why the first weights could not be had; code 0: they are here, or a checkpoint or another
+     * member gave the state. */
+    struct rf_error init_missing;
 
     struct rf_train_result result;
 };
@@ -540,6 +545,7 @@ static void checkpoint_told(void *context, const struct rf_checkpoint_news *news
     struct trainer *t = context;
 
     if (news->kind == RF_CHECKPOINT_RETURNED) {
+        rf__error_clear(&t->init_missing);
         if (!news->rolled_back) {
             t->result.resumed_from = news->step;
         }
@@ -617,6 +623,17 @@ static bool is_result(const struct trainer *t, const struct rf_step *step,
     return step->measure && last && !step->healing && report->measure;
 }
 
+/* Nobody goes on from random weights in place of those that were asked for. */
+static int init_check(struct trainer *t, const struct rf_step *step, struct rf_error *err) {
+    if (step->healing) {
+        rf__error_clear(&t->init_missing);
+    }
+    if (t->init_missing.code) {
+        *err = t->init_missing;
+    }
+    return t->init_missing.code;
+}
+
 /* From unit to unit, until the one after the last step, or after a stop, is committed. */
 static int units_run(struct trainer *t, struct rf_error *err) {
     struct step_times times = {0};
@@ -631,6 +648,7 @@ static int units_run(struct trainer *t, struct rf_error *err) {
         if (code == RF_EENDED) {
             return late_end(t, err);
         }
+        code = code ? code : init_check(t, &step, err);
         if (code) {
             return code;
         }
@@ -852,6 +870,20 @@ static struct rf__model_options model_options(const struct trainer *t) {
                 .compute = bf16 ? RF__COMPUTE_BF16 : RF__COMPUTE_F32}};
 }
 
+/* The first weights. A folder that is gone is not missed where the state comes from a checkpoint,
+ * or from the other members; which is only known later. */
+static int init_read(struct trainer *t, const struct rf__data_io *io,
+                     const struct rf__gpt_options *gpt, struct rf_error *err) {
+    bool may_come = t->runner->elastic || (t->saver && !rf__saver_begins(t->saver));
+
+    int code = rf__weights_read(io->files, t->options.init, gpt, t->model, err);
+    if (code == RF_ENOTFOUND && may_come) {
+        t->init_missing = *err;
+        code = RF_OK;
+    }
+    return code;
+}
+
 static int model_setup(struct trainer *t, const struct rf__data_io *io, struct rf_error *err) {
     const struct rf_train_options *o = &t->options;
     const struct rf__model_options model = model_options(t);
@@ -862,13 +894,31 @@ static int model_setup(struct trainer *t, const struct rf__data_io *io, struct r
 
     int code = rf__model_create(&model, &t->model, err);
     if (!code && o->init) {
-        code = rf__weights_read(io->files, o->init, &model.gpt, t->model, err);
+        code = init_read(t, io, &model.gpt, err);
     }
     if (code) {
         return code;
     }
     t->tensors = rf__model_tensors(t->model);
     return rf__optimizer_create(&optimizer, t->model, &t->optimizer, err);
+}
+
+/* Of everything that decides what a step computes, but for the data's bytes: where it differs, the
+ * average is of gradients of different functions. */
+static uint64_t computing_digest(const struct trainer *t) {
+    struct rf_train_options o = t->options;
+    char config[RF__TRAIN_CONFIG];
+
+    o.data = "";
+    o.epochs = 0;
+    o.steps = t->steps;
+    o.micro_batch = t->micro;
+    rf__train_config(&o, t->data.vocabulary, config);
+    uint64_t digest = rf__digest(config, strlen(config), 0);
+    digest = rf__digest(&o.max_bad, sizeof o.max_bad, digest);
+    digest = rf__digest_mix(digest, t->data.train.count);
+    digest = rf__digest_mix(digest, t->data.test.count);
+    return rf__digest_mix(digest, t->measured_count);
 }
 
 static int ddp_setup(struct trainer *t, struct rf_error *err) {
@@ -896,7 +946,13 @@ static int ddp_setup(struct trainer *t, struct rf_error *err) {
     if (t->saver) {
         rf__ddp_keep(t->ddp, t->saver, checkpoint_told, t);
     }
-    return rf__ddp_seal(t->ddp, err);
+    rf__ddp_also(t->ddp, computing_digest(t));
+    code = rf__ddp_seal(t->ddp, err);
+    if (code == RF_EDIVERGED && t->init_missing.code) { /* the others have the folder */
+        *err = t->init_missing;
+        code = err->code;
+    }
+    return code;
 }
 
 /* One collective of the trainer's own, carried out to its end. */
@@ -1025,6 +1081,11 @@ int rf__train(struct rf__runner *runner, const struct rf__data_io *io,
     }
     if (!code) {
         code = run(&t, err);
+    }
+    if (code == RF_EMISMATCH && !err->next[0]) {
+        rf__detail(err->next,
+                   "give every worker the same model, data, options (--heads, --dropout, "
+                   "--lr, ...) and RINGFOLD_* variables");
     }
     if (code) {
         code = give_up(&t, code, err);

@@ -254,6 +254,8 @@ def test_from_training_to_text_and_back(made, tmp_path):
     assert "has a width of 32, and the model to be filled one of 64" in refused and "--depth 2 --width 32 --heads 2" in refused
     refused = train("no", "--steps", "1", "--init", tmp_path / "none", code=1)
     assert "none/config.json" in refused
+    train("rest", "--steps", "62", "--init", tmp_path / "none", "--checkpoint", tmp_path / "ckpt", "--resume", "auto")
+    assert len(losses("rest")) == 2, "the checkpoint's state is all that is needed"
 
 
 @pytest.mark.parametrize("name", ["Ärger und \"€\"", b"caf\xe9"])

@@ -280,8 +280,8 @@ def test_an_unknown_model_names_those_there_are(data, workers):
 
 
 def test_usage(data):
-    for words in (["--steps", "x"], ["--lr", "-1"], ["--lr", "nan"], ["--bucket-bytes", "1X"], ["more"],
-                  ["--transport", "pigeon"], ["--batch", "10", "--shards", "3"]):
+    for words in (["--steps", "x"], ["--lr", "-1"], ["--lr", "nan"], ["--clip", "-1"], ["--weight-decay=-1"], ["--bucket-bytes", "1X"], ["more"],
+                  ["--transport", "pigeon"], ["--batch", "10", "--shards", "3"], ["--heads", "2"], ["--compute", "bf16"], ["--memory", "1G"]):
         done = train(data, *words, code=64)
         assert done.stderr and not done.stdout
     done = subprocess.run([RINGFOLD, "train", "mlp"], env=environment(), capture_output=True, text=True)

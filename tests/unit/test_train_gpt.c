@@ -256,6 +256,32 @@ static void the_batch_is_the_same_for_any_number_of_workers(void **state) {
     assert_true(fabs(losses[0] - losses[1]) > 1e-4);
 }
 
+/* What does not show in the shapes of the tensors decides as well what the gradients are of. */
+static void members_must_compute_the_same(void **state) {
+    (void)state;
+    for (int k = 0; k < 6; k++) {
+        struct training *training = training_make(2 + k % 2);
+        struct rf_train_options *odd = &training->trainee[1].options;
+        odd->heads = k == 0 ? 4 : odd->heads;
+        odd->dropout = k == 1 ? 0.1 : odd->dropout;
+        odd->lr = k == 2 ? 0.02 : odd->lr;
+        odd->steps = k == 3 ? 7 : odd->steps;
+        odd->micro_batch = k == 4 ? 1 : odd->micro_batch;
+        odd->eval_samples = k == 5 ? 3 : odd->eval_samples;
+        training_run(training);
+        ON_ALL(training, assert_int_equal(t->code, RF_EMISMATCH); assert_int_equal(t->steps, 0);
+               assert_non_null(strstr(t->err.text, "set of registered tensors or options"));
+               assert_non_null(strstr(t->err.next, "the same model, data, options")));
+        training_drop(training);
+    }
+    struct training *training = training_make(2); /* the same number of steps, told otherwise */
+    training->trainee[1].options.epochs = 0;
+    training->trainee[1].options.steps = 2 * STEPS_AN_EPOCH;
+    training->trainee[1].options.micro_batch = 100;
+    training_pass(training);
+    training_drop(training);
+}
+
 static void micro_batches_do_not_matter(void **state) {
     static const uint32_t micro[] = {1, 2, 3, 12};
     struct training *first = NULL;
@@ -371,6 +397,34 @@ static void resumed_is_as_if_it_had_not_been_stopped(void **state) {
         training_drop(straight);
         training_drop(cut);
         training_drop(rest);
+        shared_close(&store);
+    }
+}
+
+/* The folder of the first weights is needed only where nothing else gives the state. */
+static void first_weights_may_be_gone_on_resuming(void **state) {
+    (void)state;
+    for (int size = 1; size <= 2; size++) {
+        struct shared_blobs store;
+        shared_open(&store);
+        for (int k = 0; k < 4; k++) { /* no checkpoints, none there, the first run, gone on */
+            struct training *training = training_make(size);
+            ON_ALL(training, t->store = k ? &store : NULL;
+                   t->resume = k == 2 ? RF__RESUME_NONE : RF__NEWEST_STEP;
+                   t->options.init = k == 2 ? NULL : "gone");
+            training->trainee[0].stop_at = k == 2 ? 4 : 0;
+            if (k < 2) {
+                training_run(training);
+                ON_ALL(training, assert_int_equal(t->code, RF_ENOTFOUND);
+                       assert_int_equal(t->steps, 0);
+                       assert_non_null(strstr(t->err.text, "gone/config.json")));
+            } else {
+                training_pass(training);
+                assert_int_equal(training->trainee[0].result.resumed_from, k == 2 ? 0 : 4);
+                assert_int_equal(training->trainee[0].steps, k == 2 ? 4 : 6);
+            }
+            training_drop(training);
+        }
         shared_close(&store);
     }
 }
@@ -582,7 +636,8 @@ static void defaults_are_the_models_own(void **state) {
     options.data = "set";
     assert_int_equal(rf__train_options_resolve(&options, 2, &out, &err), 0);
     assert_true(out.weight_decay == 0 && out.clip == 0 && out.warmup_steps == 0);
-    assert_true(out.beta2 == 0.999 && out.micro_batch == 64 && out.eval_samples == 0);
+    assert_true(out.beta2 == 0.999 && out.micro_batch == 64);
+    assert_true(out.eval_every == 0 && out.eval_samples == 0);
     options.model = "gpt";
     assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
     assert_true(out.weight_decay == 0.1 && out.clip == 1 && out.beta2 == 0.95);
@@ -592,6 +647,7 @@ static void defaults_are_the_models_own(void **state) {
     assert_int_equal(out.width, 384);
     assert_int_equal(out.heads, 6);
     assert_int_equal(out.context, 256);
+    assert_true(out.eval_every == 250 && out.eval_samples == 256);
     rf__train_config(&out, 71, config);
     assert_non_null(strstr(config, "\"model\": \"gpt\""));
     assert_non_null(strstr(config, "\"depth\": 6, \"width\": 384, \"heads\": 6, \"context\": 256, "
@@ -600,9 +656,11 @@ static void defaults_are_the_models_own(void **state) {
     assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
     assert_int_equal(out.micro_batch, 1);
     options.weight_decay = options.clip = 0;
-    options.warmup_steps = 0;
+    options.warmup_steps = options.eval_every = 0;
+    options.eval_samples = 0;
     assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
     assert_true(out.weight_decay == 0 && out.clip == 0 && out.warmup_steps == 0);
+    assert_true(out.eval_every == 0 && out.eval_samples == 0);
 #define REFUSED(words, change)                                                                     \
     do {                                                                                           \
         struct rf_train_options bad = options;                                                     \
@@ -617,6 +675,21 @@ static void defaults_are_the_models_own(void **state) {
     REFUSED("context is -1", bad.context = -1);
     REFUSED("beta2 is 1", bad.beta2 = 1);
     REFUSED("clip is -0.5", bad.clip = -0.5);
+    REFUSED("weight decay is -0.5", bad.weight_decay = -0.5);
+    options.context = 0;
+    options.compute = "f32"; /* what the others take too */
+    options.model = "cnn";
+    assert_int_equal(rf__train_options_resolve(&options, 3, &out, &err), 0);
+    REFUSED("depth is an option of gpt, and the model is 'cnn'", bad.depth = 6);
+    assert_non_null(strstr(err.next, "--depth"));
+    REFUSED("heads is an option of gpt", bad.heads = 6);
+    REFUSED("width is an option of gpt", bad.width = 384);
+    REFUSED("context is an option of gpt", bad.context = 256);
+    REFUSED("dropout is an option of gpt", bad.dropout = 0.1);
+    REFUSED("compute is an option of gpt", bad.compute = "bf16");
+    REFUSED("init is an option of gpt", bad.init = "folder");
+    options.model = "mlp";
+    REFUSED("memory is an option of gpt, and the model is 'mlp'", bad.memory_bytes = 1 << 30);
 #undef REFUSED
 }
 
@@ -626,11 +699,13 @@ int main(void) {
         cmocka_unit_test(folders_are_told_as_they_are),
         cmocka_unit_test(it_learns_and_tells),
         cmocka_unit_test(the_batch_is_the_same_for_any_number_of_workers),
+        cmocka_unit_test(members_must_compute_the_same),
         cmocka_unit_test(micro_batches_do_not_matter),
         cmocka_unit_test(windows_that_cannot_be_used_are_left_out),
         cmocka_unit_test(too_many_of_them_end_all),
         cmocka_unit_test(there_may_be_nothing_to_measure),
         cmocka_unit_test(resumed_is_as_if_it_had_not_been_stopped),
+        cmocka_unit_test(first_weights_may_be_gone_on_resuming),
         cmocka_unit_test(another_shape_cannot_go_on),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(estimates_are_what_is_taken),

@@ -31,6 +31,9 @@ struct job {
     struct world world;
     struct trainee trainee[WORLD_WORKERS];
     int workers;
+    /* A folder of first weights that is not there is given to who comes back; or to all. */
+    bool gone, gone_from_start;
+    int odd; /* has other heads; 0: nobody */
 };
 
 static void on_step(void *context, const struct rf_train_step *step) {
@@ -69,13 +72,14 @@ static int train_once(int id, bool is_first, void *context) {
     const struct rf__data_io io = {.files = &blobs.base};
     struct rf_train_options options;
 
-    (void)is_first;
     rf__train_options_init(&options);
+    bool gone = (t->job->gone && !is_first) || t->job->gone_from_start;
+    options.init = gone ? "gone" : NULL;
     options.model = "gpt";
     options.data = "set";
     options.depth = 1;
     options.width = 16;
-    options.heads = 2;
+    options.heads = t->job->odd && id == t->job->odd ? 4 : 2;
     options.context = SET_CONTEXT;
     options.dropout = 0.2;
     options.batch = 12;
@@ -184,9 +188,59 @@ static void one_dies_somewhere(void **state) {
     free_job(whole);
 }
 
+/* A worker that comes back has the others' state, and needs no first weights. */
+static void first_weights_may_be_gone_on_coming_back(void **state) {
+    (void)state;
+    struct job *whole = new_job(3), *job = new_job(3);
+    const struct trainee *undisturbed = run_job(whole, NULL);
+    job->gone = true;
+    job->trainee[1].starts = 2;
+    job->world.fault[0] = (struct fault){.kind = FAULT_DIES, .who = 1, .at = 60};
+    run_job(job, undisturbed);
+    assert_int_equal(job->world.fault[0].hits, 1);
+    free_job(job);
+    free_job(whole);
+}
+
+/* Its tensors have the same shapes, and its gradients are of another function. */
+static void other_heads_end_all(void **state) {
+    (void)state;
+    for (int odd = 1; odd < 3; odd++) {
+        struct job *job = new_job(3);
+        job->odd = odd;
+        job->world.may_differ = true;
+        alarm(200);
+        run_threads(3, work, job);
+        alarm(0);
+        for (int id = 0; id < 3; id++) {
+            const struct trainee *t = &job->trainee[id];
+            assert_int_equal(t->code, RF_EMISMATCH);
+            assert_int_equal(t->steps, 0);
+            assert_non_null(strstr(t->err.text, "of 3 registered other tensors or options"));
+            assert_non_null(strstr(t->err.next, "the same model, data, options"));
+        }
+        free_job(job);
+    }
+}
+
+static void nobody_begins_without_its_first_weights(void **state) {
+    (void)state;
+    struct job *job = new_job(1);
+    job->gone_from_start = true;
+    alarm(200);
+    run_threads(1, work, job);
+    alarm(0);
+    assert_int_equal(job->trainee[0].code, RF_ENOTFOUND);
+    assert_int_equal(job->trainee[0].steps, 0);
+    free_job(job);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_dies_somewhere),
+        cmocka_unit_test(first_weights_may_be_gone_on_coming_back),
+        cmocka_unit_test(other_heads_end_all),
+        cmocka_unit_test(nobody_begins_without_its_first_weights),
     };
     return cmocka_run_group_tests(tests, token_set_make, token_set_drop);
 }
