@@ -20,7 +20,8 @@ demo-gpt: setup all
 	tools/setup demo-gpt
 	tools/demo-gpt
 
-check: setup
+check:
+	tools/setup check
 	tools/check
 
 ROUNDS = 3

@@ -24,24 +24,31 @@ class Unusable(Exception):
     """Output that is not what a program of this bench prints, or a wrong result."""
 
 
-def parse(text, who):
-    """{bytes: microseconds} of the JSON lines; of several variants of one size the fastest counts."""
-    found = {}
+def measurements(text, who, take):
+    """take(row) of each JSON line; at least one."""
+    found = []
     for line in text.splitlines():
         if not line.startswith("{"):
             continue
         try:
-            row = json.loads(line)
-            size, time, wrong = int(row["bytes"]), float(row["time_us"]), row["wrong"]
+            found.append(take(json.loads(line)))
         except (ValueError, KeyError, TypeError) as problem:
             raise Unusable(f"{who}: '{line[:80]}' is no line of a measurement ({problem})") from problem
+    if not found:
+        raise Unusable(f"{who}: printed no figures")
+    return found
+
+
+def parse(text, who):
+    """{bytes: microseconds} of the JSON lines; of several variants of one size the fastest counts."""
+    found = {}
+    for size, time, wrong, row in measurements(
+            text, who, lambda row: (int(row["bytes"]), float(row["time_us"]), row["wrong"], row)):
         if wrong:
             raise Unusable(f"{who}: {wrong} elements of {row.get('collective', 'the result')} of {size} bytes are wrong")
         if not time > 0:
             raise Unusable(f"{who}: {size} bytes in {time} microseconds")
         found[size] = min(time, found.get(size, time))
-    if not found:
-        raise Unusable(f"{who}: printed no figures")
     return found
 
 
@@ -53,20 +60,11 @@ STEP_FIGURES = ("wall_ms", "cpu_ms", "exposed_ms", "hidden", "begin_cpu_ms", "co
 def parse_steps(text, who):
     """{milliseconds of computing: {figure: value}} of the JSON lines."""
     found = {}
-    for line in text.splitlines():
-        if not line.startswith("{"):
-            continue
-        try:
-            row = json.loads(line)
-            compute, wrong = row["compute_ms"], row["wrong"]
-            values = {name: float(row[name]) for name in STEP_FIGURES}
-        except (ValueError, KeyError, TypeError) as problem:
-            raise Unusable(f"{who}: '{line[:80]}' is no line of a measurement ({problem})") from problem
+    for compute, wrong, values in measurements(
+            text, who, lambda row: (row["compute_ms"], row["wrong"], {name: float(row[name]) for name in STEP_FIGURES})):
         if wrong:
             raise Unusable(f"{who}: {wrong} averages of steps of {compute} ms differ from the folding's")
         found[f"{compute:g}"] = values
-    if not found:
-        raise Unusable(f"{who}: printed no figures")
     return found
 
 

@@ -62,7 +62,7 @@ struct rf_train_options {
     uint32_t eval_samples; /* of the test data, evenly spread, that a measurement is of; 0: all.
                               RF_TRAIN_AUTO_SAMPLES: all, or for gpt 256 */
     size_t memory_bytes;   /* of gpt: that this worker may take; it is refused where it would take
-                              more.   0: a fair share of what its host has available */
+                              more. 0: a fair share of what its host has available */
     struct rf_ddp_options ddp;
     struct rf_checkpoint_options checkpoint; /* uri NULL: none are kept; its `config` is the
                                                 trainer's own */

@@ -44,7 +44,7 @@ static bool has_turns(const struct rf__draft *draft) {
 }
 
 /* Opens a turn: the receiver calls, and the sender waits until it is called. Two ranks have nobody
- * to keep apart. */
+ * to keep apart, and before the first turn of all no link is in use. */
 static void call(struct rf__draft *draft, int sender, int receiver) {
     if (sender == receiver) {
         return;
@@ -69,8 +69,10 @@ static void collect(struct rf__draft *draft, struct rf__span own, struct rf__spa
     }
     for (int t = 1; t < size; t++) {
         int from = rf__wrap_rank(rank, t, size), to = rf__wrap_rank(rank, -t, size);
-        if (has_turns(draft)) {
+        if (has_turns(draft) && t > 1) {
             call(draft, from, to);
+        }
+        if (has_turns(draft)) {
             rf__draft_send(draft, to, input_of(draft, to));
         }
         if (t <= early) {
@@ -128,8 +130,10 @@ void rf__write_direct_all_gather(struct rf__draft *draft) {
     }
     for (int t = 1; t < size; t++) {
         int from = rf__wrap_rank(rank, t, size), to = rf__wrap_rank(rank, -t, size);
-        if (has_turns(draft)) {
+        if (has_turns(draft) && t > 1) {
             call(draft, from, to);
+        }
+        if (has_turns(draft)) {
             rf__draft_send(draft, to, rf__span(RF__IN, 0, count));
         }
         rf__draft_recv(draft, from, rf__span(RF__OUT, (size_t)from * count, count));

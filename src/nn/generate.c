@@ -13,13 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    ROWS = 128, /* positions at once */
-    MAX_DEPTH = 1024,
-    MAX_WIDTH = 1 << 16,
-    MAX_CONTEXT = 1 << 15,
-    MAX_VOCABULARY = 1 << 24
-};
+enum { ROWS = 128 }; /* positions at once */
 
 struct rf__generator {
     struct rf__gpt_options options;
@@ -40,32 +34,9 @@ struct rf__generator {
 
 /* --- creation --- */
 
-static int check_options(const struct rf__gpt_options *o, struct rf_error *err) {
-    const struct {
-        const char *name;
-        int value, most;
-    } sizes[] = {{"depth", o->depth, MAX_DEPTH},
-                 {"width", o->width, MAX_WIDTH},
-                 {"heads", o->heads, MAX_WIDTH},
-                 {"context", o->context, MAX_CONTEXT},
-                 {"vocabulary", o->vocabulary, MAX_VOCABULARY}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most) {
-            return rf__fail(err, RF_EINVAL, 0, "model gpt: %s must be 1 … %d, not %d",
-                            sizes[i].name, sizes[i].most, sizes[i].value);
-        }
-    }
-    if (o->width % o->heads) {
-        return rf__fail(err, RF_EINVAL, 0,
-                        "model gpt: a width of %d cannot be divided among %d heads", o->width,
-                        o->heads);
-    }
-    return 0;
-}
-
 int rf__generator_parameters(const struct rf__gpt_options *options, uint64_t *out,
                              struct rf_error *err) {
-    int rc = check_options(options, err);
+    int rc = rf__gpt_check_shape(options, err);
     if (!rc) {
         uint64_t d = (uint64_t)options->width;
         uint64_t block = 12 * d * d + 13 * d;
@@ -119,7 +90,7 @@ int rf__generator_create(const struct rf__gpt_options *options, struct rf__gener
                          struct rf_error *err) {
     struct rf__generator *g = NULL;
     *out = NULL;
-    int rc = check_options(options, err);
+    int rc = rf__gpt_check_shape(options, err);
     if (rc) {
         return rc;
     }

@@ -27,10 +27,6 @@
 
 enum {
     CACHE_LINE = 64,
-    MAX_DEPTH = 1024,
-    MAX_WIDTH = 1 << 16,
-    MAX_CONTEXT = 1 << 15, /* a row and a column of attention fit in 32 bits, and so does dropout */
-    MAX_VOCABULARY = 1 << 24,
     MAX_BATCH = 1 << 16,
     CHUNK = 512,              /* positions of a chunk, where a sample has not more */
     LOGITS_AT_ONCE = 1 << 23, /* a slice of the head holds no more, */
@@ -133,26 +129,14 @@ static float *carve(struct carver *carver, size_t count) {
 
 static int check_options(const struct rf__model_options *options, struct rf_error *err) {
     const struct rf__gpt_options *o = &options->gpt;
-    const struct {
-        const char *name;
-        int value, most;
-    } sizes[] = {{"depth", o->depth, MAX_DEPTH},
-                 {"width", o->width, MAX_WIDTH},
-                 {"heads", o->heads, MAX_WIDTH},
-                 {"context", o->context, MAX_CONTEXT},
-                 {"vocabulary", o->vocabulary, MAX_VOCABULARY},
-                 {"batch", options->batch, MAX_BATCH}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most) {
-            return rf__fail(err, RF_EINVAL, 0, "model gpt: %s must be 1 … %d, not %d",
-                            sizes[i].name, sizes[i].most, sizes[i].value);
-        }
+    int rc = rf__gpt_check_shape(o, err);
+
+    if (rc) {
+        return rc;
     }
-    if (o->width % o->heads) {
-        return rf__fail(err, RF_EINVAL, 0,
-                        "model gpt: a width of %d cannot be divided among %d heads; choose one "
-                        "that is a multiple of the other",
-                        o->width, o->heads);
+    if (options->batch < 1 || options->batch > MAX_BATCH) {
+        return rf__fail(err, RF_EINVAL, 0, "model gpt: batch must be 1 … %d, not %d", MAX_BATCH,
+                        options->batch);
     }
     if (!(o->dropout >= 0 && o->dropout < 1)) {
         return rf__fail(err, RF_EINVAL, 0, "model gpt: dropout must be 0 … below 1, not %g",

@@ -49,6 +49,10 @@ enum rf__gpt_block_tensor {
 };
 enum { RF__GPT_WTE, RF__GPT_WPE, RF__GPT_BLOCKS };
 
+/* Whether there can be a model of that depth, width, heads, context and vocabulary: RF_EINVAL names
+ * the first that cannot be. */
+int rf__gpt_check_shape(const struct rf__gpt_options *options, struct rf_error *err);
+
 /* Number of tensors for a depth, and the index of block `block`'s, or, with block == depth, of
  * ln_f's weight. */
 int rf__gpt_tensor_count(int depth);

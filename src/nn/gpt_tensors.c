@@ -1,5 +1,6 @@
-/* The tensors of the gpt model: names, shapes, and the values they start with. */
+/* The tensors of the gpt model: what shapes there can be, names, and the values they start with. */
 #include "base/rng.h"
+#include "base/status.h"
 #include "nn/gpt.h"
 
 #include <math.h>
@@ -26,6 +27,36 @@ static const struct {
     [RF__GPT_PROJ_WEIGHT] = {"mlp.c_proj.weight", 4, 1},
     [RF__GPT_PROJ_BIAS] = {"mlp.c_proj.bias", 0, 1},
 };
+
+int rf__gpt_check_shape(const struct rf__gpt_options *o, struct rf_error *err) {
+    enum {
+        MAX_DEPTH = 1024,
+        MAX_WIDTH = 1 << 16,
+        MAX_CONTEXT = 1 << 15, /* a row and a column of attention fit in 32 bits; dropout too */
+        MAX_VOCABULARY = 1 << 24
+    };
+    const struct {
+        const char *name;
+        int value, most;
+    } sizes[] = {{"depth", o->depth, MAX_DEPTH},
+                 {"width", o->width, MAX_WIDTH},
+                 {"heads", o->heads, MAX_WIDTH},
+                 {"context", o->context, MAX_CONTEXT},
+                 {"vocabulary", o->vocabulary, MAX_VOCABULARY}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most) {
+            return rf__fail(err, RF_EINVAL, 0, "model gpt: %s must be 1 … %d, not %d",
+                            sizes[i].name, sizes[i].most, sizes[i].value);
+        }
+    }
+    if (o->width % o->heads) {
+        return rf__fail(err, RF_EINVAL, 0,
+                        "model gpt: a width of %d cannot be divided among %d heads; choose one "
+                        "that is a multiple of the other",
+                        o->width, o->heads);
+    }
+    return 0;
+}
 
 int rf__gpt_block_tensor(int block, enum rf__gpt_block_tensor tensor) {
     return RF__GPT_BLOCKS + block * (int)RF__GPT_BLOCK_TENSORS + (int)tensor;

@@ -79,6 +79,7 @@ static void a_container_sees_its_own_at_the_mount(void **state) {
     (void)state;
     put("/proc/self/cgroup", "0::/docker/0123456789\n");
     put("/sys/fs/cgroup/memory.max", "3000000\n");
+    assert_memory(3000000, 3000000); /* what is used is not told */
     put("/sys/fs/cgroup/memory.current", "2000000\n");
     assert_memory(1000000, 3000000);
 }

@@ -81,6 +81,8 @@ static void some_are_in_none(void **state) {
         snprintf(text, sizeof text, "numa:%d pu:1", second + 1);
         assert_int_equal(node_on(text), -1);
         assert_int_equal(node_on("numa:2 pu:1"), -1);
+        snprintf(text, sizeof text, "[numa] pack:%d [numa] pu:1", second + 1); /* all's memory */
+        assert_int_equal(node_on(text), -1);
     }
     assert_int_equal(bind_to_one(NULL), 0);
 }

@@ -8,6 +8,7 @@
  *
  * Usage: limits THREADS MIN MAX FACTOR */
 #define _GNU_SOURCE
+#include "lines.h"
 #include "measure.h"
 
 #include <pthread.h>
@@ -15,9 +16,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
 
 enum {
     MOST_THREADS = 64,
@@ -59,27 +57,6 @@ static void largest(struct measure *m, double *values, int count) {
         }
     }
     barrier(m);
-}
-
-/* A cache line of floats, in registers. */
-typedef float line_t __attribute__((vector_size(64), may_alias));
-
-static inline void store_plain(float *to, line_t line) {
-    *(line_t *)(void *)to = line;
-}
-
-static inline void store_streaming(float *to, line_t line) {
-#if defined __AVX512F__
-    _mm512_stream_ps(to, (__m512)line);
-#elif defined __SSE2__
-    __m128 quarters[4];
-    memcpy(quarters, &line, sizeof line);
-    for (size_t i = 0; i < 4; i++) {
-        _mm_stream_ps(to + 4 * i, quarters[i]);
-    }
-#else
-    store_plain(to, line);
-#endif
 }
 
 /* `n` is a constant where it is called with one, and the loops over the buffers are gone. */

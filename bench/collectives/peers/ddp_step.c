@@ -20,6 +20,8 @@
  *
  * prints on rank 0 a line of JSON for each time of computing. Public headers only. */
 #define _GNU_SOURCE
+#include "lines.h"
+
 #include <ringfold/ringfold.h>
 
 #include <errno.h>
@@ -32,9 +34,6 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
 
 enum {
     FLOATS = 25000000, /* of the model */
@@ -257,27 +256,8 @@ static void share(void) {
     must(rf_barrier(comm), "meeting after the memory was shared");
 }
 
-/* A cache line of floats, in registers; and an address of any alignment. */
-typedef float line_t __attribute__((vector_size(64), may_alias));
+/* Floats at an address of any alignment. */
 typedef float loose_t __attribute__((vector_size(64), aligned(4), may_alias));
-
-static inline void store_plain(float *to, line_t line) {
-    *(line_t *)(void *)to = line;
-}
-
-static inline void store_streaming(float *to, line_t line) {
-#if defined __AVX512F__
-    _mm512_stream_ps(to, (__m512)line);
-#elif defined __SSE2__
-    __m128 quarters[4];
-    memcpy(quarters, &line, sizeof line);
-    for (size_t i = 0; i < 4; i++) {
-        _mm_stream_ps(to + 4 * i, quarters[i]);
-    }
-#else
-    store_plain(to, line);
-#endif
-}
 
 static inline __attribute__((always_inline)) void fold(int n, size_t first, size_t end, float by,
                                                        void (*store)(float *to, line_t line)) {
