@@ -108,8 +108,8 @@ static enum drill_event_kind kind_of(const char *name) {
     } kinds[] = {{"commit", DRILL_EVENT_COMMIT},     {"form", DRILL_EVENT_FORM},
                  {"revoke", DRILL_EVENT_REVOKE},     {"heal", DRILL_EVENT_HEAL},
                  {"out", DRILL_EVENT_OUT},           {"slow", DRILL_EVENT_SLOW},
-                 {"diverged", DRILL_EVENT_DIVERGED}, {"worker", DRILL_EVENT_WORKER},
-                 {"exit", DRILL_EVENT_EXIT}};
+                 {"diverged", DRILL_EVENT_DIVERGED}, {"flip", DRILL_EVENT_FLIP},
+                 {"worker", DRILL_EVENT_WORKER},     {"exit", DRILL_EVENT_EXIT}};
 
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (!strcmp(kinds[i].name, name)) {

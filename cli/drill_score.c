@@ -197,20 +197,29 @@ static void tell_fault(struct drill_score *score, struct drill_fault *fault,
             notice(fault, event);
         }
         break;
+    case DRILL_EVENT_FLIP: /* what was copied before does not put it right */
+        if (fault->kind == DRILL_FLIP && victim && !fault->flipped && !fault->done) {
+            fault->flipped = true;
+            fault->from = event->time;
+            fault->generation = event->generation;
+            fault->detected = fault->next_commit = 0;
+        }
+        break;
     case DRILL_EVENT_DIVERGED:
-        if (fault->kind == DRILL_FLIP && event->time >= fault->from &&
+        if (fault->flipped && event->time >= fault->from &&
             (victim || (event->peer >= 0 && event->peer == fault->id))) {
             fault->detected = fault->detected ? fault->detected : event->time;
             fault->over = fault->over ? fault->over : event->time;
         }
         break;
     case DRILL_EVENT_HEAL:
-        if (fault->kind == DRILL_FLIP && victim && event->time >= fault->from && !fault->over) {
+        if (fault->flipped && victim && event->time >= fault->from && !fault->over) {
             fault->over = event->time;
         }
         break;
     case DRILL_EVENT_WORKER:
-        if (victim && event->time >= fault->from && !fault->back) {
+        if (victim && event->time >= fault->from && !fault->back &&
+            (fault->kind != DRILL_FLIP || fault->flipped)) {
             fault->over = event->time;
         }
         break;
@@ -376,6 +385,7 @@ int drill_score_event(struct drill_score *score, const struct drill_event *event
     case DRILL_EVENT_REVOKE:
     case DRILL_EVENT_SLOW:
     case DRILL_EVENT_DIVERGED:
+    case DRILL_EVENT_FLIP:
     case DRILL_EVENT_OUT:
     case DRILL_EVENT_OTHER:
         break;

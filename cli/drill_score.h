@@ -47,6 +47,7 @@ enum drill_event_kind {
     DRILL_EVENT_OUT,
     DRILL_EVENT_SLOW,
     DRILL_EVENT_DIVERGED,
+    DRILL_EVENT_FLIP,   /* it was carried out */
     DRILL_EVENT_WORKER, /* a process was started: `id`, `pid` */
     DRILL_EVENT_EXIT    /* it ended: `id`, `pid`, `well` */
 };
@@ -84,8 +85,9 @@ struct drill_unit {
 
 struct drill_fault {
     enum drill_kind kind;
-    int id;      /* the victim, -1: none (the store), or a joiner whose id is not known yet */
-    double from; /* when it struck; of a joiner, when it was started */
+    int id;       /* the victim, -1: none (the store), or a joiner whose id is not known yet */
+    double from;  /* when it struck; of a joiner, when it was started */
+    bool flipped; /* of a flipped bit: the victim has turned it over, at `from` */
     uint64_t generation;
     double over; /* started again, thawed, connected again, put right: it can come back from here */
     double detected, next_commit, back;

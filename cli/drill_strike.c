@@ -17,7 +17,8 @@ static const double SLOW_STAND_S = 0.018;
 static const double STORE_AGAIN_S = 0.2; /* until a store that did not start is started again */
 static const double STORE_LATE_S = 15;
 static const double JOINER_GRACE_S = 35;
-static const double OUTCOME_S = 1; /* what the others tell of the same moment may come later */
+static const double FLIP_AGAIN_S = 5; /* until an order that was not heard is given again */
+static const double OUTCOME_S = 1;    /* what the others tell of the same moment may come later */
 static const int STORE_TIMEOUT_MS = 1000;
 
 /* Orders through the store. */
@@ -142,8 +143,8 @@ static bool carry_out(struct drill_session *session, struct drill_active *active
         active->order_left = true;
         return order(session, active->id, text) == 0;
     case DRILL_FLIP:
-        active->ended = true;
         active->order_left = true;
+        active->edge = session->now + FLIP_AGAIN_S;
         return order(session, active->id, "flip") == 0;
     case DRILL_CHECKPOINT:
         active->ended = true;
@@ -279,6 +280,19 @@ static void step_store(struct drill_session *session, struct drill_active *activ
     }
 }
 
+/* A worker that had lost the store just then has not heard of it, and one that was started again
+ * does not heed orders from before. */
+static void step_flip(struct drill_session *session, struct drill_active *active) {
+    const struct drill_fault *fault = &session->score->faults[active->fault];
+
+    if (fault->flipped || fault->done) {
+        active->ended = true;
+    } else if (session->now >= active->edge && !session->store_down) {
+        (void)order(session, active->id, "flip");
+        active->edge = session->now + FLIP_AGAIN_S;
+    }
+}
+
 static void feed_exit(struct drill_session *session, const struct drill_active *active) {
     const struct drill_event event = {.kind = DRILL_EVENT_EXIT,
                                       .time = session->wall,
@@ -339,11 +353,13 @@ static void step_active(struct drill_session *session, struct drill_active *acti
     case DRILL_STORE:
         step_store(session, active);
         break;
+    case DRILL_FLIP:
+        step_flip(session, active);
+        break;
     case DRILL_JOIN:
         step_join(session, active);
         break;
     case DRILL_KILL:
-    case DRILL_FLIP:
     case DRILL_CHECKPOINT:
     case DRILL_KINDS:
         break;
@@ -379,11 +395,16 @@ static void look_for_victim(struct drill_session *session, const struct drill_ac
     double settle_s = session->options->settle_ms / 1e3;
     char time[FORMAT_MAX];
 
-    if (!active->ended || fault->done || session->now < active->until + settle_s) {
+    bool is_due = active->ended || fault->kind == DRILL_FLIP;
+    if (!is_due || fault->done || session->now < active->until + settle_s) {
         return;
     }
     format_duration(time, settle_s);
-    if (fault->kind == DRILL_FLIP && !fault->over) {
+    if (fault->kind == DRILL_FLIP && !fault->flipped) {
+        drill_trouble(session,
+                      "worker %d flipped no bit within %s: does the program train with rf_ddp?",
+                      active->id, time);
+    } else if (fault->kind == DRILL_FLIP && !fault->over) {
         drill_trouble(session, "the flipped bit of worker %d was not found within %s", active->id,
                       time);
     } else if (fault->kind == DRILL_CHECKPOINT && !fault->over) {

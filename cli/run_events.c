@@ -83,7 +83,20 @@ void run_pipe_read(struct run_pipe *pipe, run_pipe_take_fn *take, void *context)
 
 /* --- what they mean --------------------------------------------------------------------------- */
 
-enum kind { FORM, REVOKE, PAUSE, OUT, HEAL, COMMIT, RETRY, SLOW, DIVERGED, CHECKPOINT, KINDS };
+enum kind {
+    FORM,
+    REVOKE,
+    PAUSE,
+    OUT,
+    HEAL,
+    COMMIT,
+    RETRY,
+    SLOW,
+    DIVERGED,
+    CHECKPOINT,
+    FLIP,
+    KINDS
+};
 
 /* One event, with what the launcher wants of it. */
 struct told {
@@ -120,9 +133,9 @@ int run_events_remote_members(const struct run *run) {
 
 static bool read_kind(const char *name, enum kind *out) {
     static const char *const names[KINDS] = {
-        [FORM] = "form",         [REVOKE] = "revoke",        [PAUSE] = "pause", [OUT] = "out",
-        [HEAL] = "heal",         [COMMIT] = "commit",        [RETRY] = "retry", [SLOW] = "slow",
-        [DIVERGED] = "diverged", [CHECKPOINT] = "checkpoint"};
+        [FORM] = "form",         [REVOKE] = "revoke",         [PAUSE] = "pause", [OUT] = "out",
+        [HEAL] = "heal",         [COMMIT] = "commit",         [RETRY] = "retry", [SLOW] = "slow",
+        [DIVERGED] = "diverged", [CHECKPOINT] = "checkpoint", [FLIP] = "flip"};
 
     for (int i = 0; name && i < KINDS; i++) {
         if (!strcmp(name, names[i])) {
@@ -423,6 +436,7 @@ static void take(struct run *run, struct run_worker *worker, const struct told *
         take_commit(run, worker, told);
         return;
     case RETRY:
+    case FLIP:
         return;
     case CHECKPOINT:
         take_checkpoint(run, worker, told);

@@ -333,6 +333,9 @@ void sim_check_told(struct sim_worker *worker, const struct rf_event *event) {
     case RF_EVENT_CHECKPOINT:
         sim_violate(sim, "worker %d tells of a checkpoint, and none are kept", worker->id);
         return;
+    case RF_EVENT_FLIP:
+        sim_trace(sim, worker->id, "tells: a bit is flipped");
+        return;
     case RF_EVENT_DIVERGED:
         sim_trace(sim, worker->id, "tells: worker %d diverged: %s", event->peer, event->text);
         if (!sim->flipped) {

@@ -17,7 +17,9 @@ enum rf_event_kind {
     RF_EVENT_RETRY,  /* a unit was not committed and is begun again */
     RF_EVENT_SLOW, /* `peer` is slower than the median by `ratio`; `text`: "processor" or "link" */
     RF_EVENT_CHECKPOINT, /* what became of one: `checkpoint`, `checkpoint_step`, `text` */
-    RF_EVENT_DIVERGED /* `peer` holds another state and copies the majority's; `text` the digests */
+    RF_EVENT_DIVERGED,   /* `peer` holds another state and copies the majority's; `text` the digests
+                          */
+    RF_EVENT_FLIP        /* a rehearsal has turned one bit of this worker's parameters over */
 };
 
 enum rf_checkpoint_kind {

@@ -93,6 +93,8 @@ static const char *name_of(enum rf_event_kind kind) {
         return "checkpoint";
     case RF_EVENT_DIVERGED:
         return "diverged";
+    case RF_EVENT_FLIP:
+        return "flip";
     }
     return "?";
 }
@@ -146,6 +148,8 @@ static void add_details(struct line *line, const struct rf__events *events,
         return;
     case RF_EVENT_OUT:
         add_text(line, "text", event->text);
+        return;
+    case RF_EVENT_FLIP:
         return;
     case RF_EVENT_HEAL:
         add(line, ", \"bytes\": %" PRIu64 ", \"seconds\": %.6f, \"donors\": %d", event->bytes,

@@ -316,6 +316,7 @@ static void flip_a_bit(struct rf_ddp *ddp) {
     if (ddp->holds && ddp->runner->ops->flip_is_due(ddp->runner)) {
         size_t place = (size_t)ddp->runner->id % ddp->count[0]; /* another one on each worker */
         ((unsigned char *)&ddp->tensor[0].param[place])[2] ^= 0x10;
+        rf__ddp_tell(ddp, ddp->units, (struct rf_event){.kind = RF_EVENT_FLIP, .peer = -1});
     }
 }
 

@@ -61,7 +61,9 @@ struct rf__member {
     bool ends;                      /* the job */
     bool has_seen_job;              /* that was not over */
 
-    int64_t since; /* when the state was entered, or began to wait */
+    int64_t reported_at; /* when the own report was found in the store: from here on the others are
+                            waited for, who may have been without the store as long as we */
+    int64_t since;       /* when the state was entered, or began to wait */
     int64_t form_deadline;
     int64_t ready_at; /* when the facts sufficed to decide; 0: not yet */
     bool is_swapping;
@@ -477,6 +479,7 @@ void rf__member_see_report(struct rf__member *m, const void *bytes, size_t lengt
     }
     m->reports[rank] = seen;
     m->seen[rank] = &m->reports[rank];
+    m->reported_at = rank == m->rank ? m->now : m->reported_at;
     if (is_in(m)) {
         leave(m, seen.cause); /* it has left, and needs us to */
     }
@@ -597,7 +600,7 @@ static enum rf__doubt strongest(const struct rf__report *report, int id, enum rf
 /* How many more may come, and whether they are worth the wait: false while somebody lives, as far
  * as is known, who has not reported. */
 static bool is_complete(const struct rf__member *m) {
-    int64_t waited = m->now - m->since;
+    int64_t waited = m->now - m->reported_at;
 
     for (int rank = 0; rank < m->current.count; rank++) {
         const struct rf__member_entry *member = &m->current.members[rank];
@@ -804,7 +807,7 @@ static void consider_revoked(struct rf__member *m) {
         }
         return;
     }
-    if (!is_complete(m) && m->now - m->since < m->options.detect_ns) {
+    if (!is_complete(m) && m->now - m->reported_at < m->options.detect_ns) {
         return;
     }
     facts.gives_up = gives_up(m);

@@ -121,6 +121,7 @@ class Group:
             return
         self.flips.add((id, revision))
         if value == "flip":
+            self.tell_as(id, "flip")
             self.tell_as(self.members[0], "diverged", peer=id, text="another state")
             self.tell_as(id, "heal", bytes=1000, seconds=0.001, donors=1)
         elif value.startswith("cut "):

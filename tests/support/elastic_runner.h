@@ -30,7 +30,7 @@
 #define CHECK(condition) CHECK_BY("worker", id, condition) /* where `id` is whose thread it is */
 
 enum { WORLD_WORKERS = 6, WORLD_MEETINGS = 4096, WORLD_MESSAGES = 4096, WORLD_UNITS = 256 };
-enum { WORLD_FAULTS = 4, WORLD_EVENTS = RF_EVENT_DIVERGED + 1 };
+enum { WORLD_FAULTS = 4, WORLD_EVENTS = RF_EVENT_FLIP + 1 };
 
 enum fault_kind {
     FAULT_NONE,

@@ -247,7 +247,14 @@ static void a_flipped_bit_is_put_right(void **state) {
     struct drill_score *score = *state;
     size_t fault;
     begin(score, 3, 3);
-    assert_int_equal(drill_score_strike(score, DRILL_FLIP, 2, 102.5, &fault), 0);
+    assert_int_equal(drill_score_strike(score, DRILL_FLIP, 2, 102.25, &fault), 0);
+    tell(score, DRILL_EVENT_REVOKE, 102.3, 0, 1, 2);
+    tell(score, DRILL_EVENT_HEAL, 102.375, 2, 1, -1); /* of something before */
+    take(score, (struct drill_event){
+                    .kind = DRILL_EVENT_WORKER, .time = 102.4, .id = 2, .peer = -1, .pid = 77});
+    commit(score, 102.45, 2, 1, 2);
+    assert_false(score->faults[fault].done);
+    tell(score, DRILL_EVENT_FLIP, 102.5, 2, 1, -1);
     for (int id = 0; id < 3; id++) {
         commit(score, 103, id, 1, 3);
     }

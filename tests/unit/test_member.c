@@ -298,6 +298,37 @@ static void machines_meet_and_survive_deaths(void **state) {
     }
 }
 
+/* Nobody is lost to a store that was away for longer than the detection time: who reaches it first
+ * waits for the others from then on. */
+static void who_reaches_the_store_first_waits_for_the_others(void **state) {
+    (void)state;
+    open_world(4, 1, false, 5);
+    settle();
+    int before = world->generation_count;
+    for (int w = 0; w < 4; w++) {
+        rf__member_revoke(world->machines[w], "because");
+    }
+    world->now += 5000 * MS;
+    for (int w = 0; w < 4; w++) {
+        rf__member_tick(world->machines[w], world->now);
+    }
+    act(0);
+    for (int k = 0; k < 9; k++) {
+        hear(0);
+        world->now += 100 * MS;
+        rf__member_tick(world->machines[0], world->now);
+        act(0);
+    }
+    assert_int_equal(world->generation_count, before);
+    for (int w = 1; w < 4; w++) {
+        act(w);
+    }
+    settle();
+    assert_int_equal(world->generation_count, before + 1);
+    assert_int_equal(rf__member_generation(world->machines[0])->count, 4);
+    close_world();
+}
+
 static void nothing_is_done_after_the_report(void **state) {
     struct rf__progress progress = {.healed = true, .units = 1, .chain = 5};
     (void)state;
@@ -335,6 +366,7 @@ int main(void) {
         cmocka_unit_test(the_welcome_are_taken_in),
         cmocka_unit_test(nobody_with_the_state_is_told),
         cmocka_unit_test(machines_meet_and_survive_deaths),
+        cmocka_unit_test(who_reaches_the_store_first_waits_for_the_others),
         cmocka_unit_test(nothing_is_done_after_the_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
