@@ -92,6 +92,18 @@ def ours(model, options, units, ranks=1, who=figures.OURS):
         return figures.parse(log.read_text(), who, units)
 
 
+def ours_apart(shape, data, steps, count):
+    """So many jobs of one worker at once, that have nothing to do with each other: what the machine has to give."""
+    options = gpt_options(shape, data, steps, shape.batch, {"eval-every": steps, "eval-samples": 8})
+    with processes.scratch() as folder:
+        logs = [folder / f"log{k}.jsonl" for k in range(count)]
+        processes.finish(figures.OURS, [
+            processes.start([processes.BINARY, "train", "gpt", *words_of(options), "--log", log, "--run-dir", f"{log}.run", "-q"],
+                            folder, OMP_NUM_THREADS="1") for log in logs])
+        each = [figures.parse(log.read_text(), figures.OURS, gpt_units(shape, 1)) for log in logs]
+        return each[0] | {"tokens_per_s": sum(one["tokens_per_s"] for one in each)}
+
+
 def ours_on_hosts(model, options, units, hosts):
     """One worker on each host."""
     who = f"{figures.OURS} on {hosts.count} hosts"

@@ -89,11 +89,13 @@ def bf16(plan):
 
 
 def scaling(plan):
-    one, two_workers = "1 worker", "2 workers"
+    one, two_workers, apart = "1 worker", "2 workers", "2 jobs of 1 worker"
     note = "The batch a worker stays the same; the ratio is 2 workers' rate to twice that of 1."
     yield Contest("scaling", "shared memory", {one: speed(plan, programs.ours_gpt, SMALL),
-                                               two_workers: speed(plan, programs.ours_gpt, SMALL, ranks=2)}, one,
-                  ("tokens_per_s",), per={two_workers: 2}, note=f"{SMALL}. {note}")
+                                               two_workers: speed(plan, programs.ours_gpt, SMALL, ranks=2),
+                                               apart: speed(plan, programs.ours_apart, SMALL, count=2)}, one,
+                  ("tokens_per_s",), per={two_workers: 2, apart: 2},
+                  note=f"{SMALL}. {note} Two jobs that do not know of each other are what the machine itself gives at most.")
     with namespaces.Hosts(2, RATE) as made:
         sources = {one: speed(plan, programs.ours_gpt, SMALL),
                    two_workers: speed(plan, programs.ours_gpt, SMALL, ranks=2, hosts=made)}

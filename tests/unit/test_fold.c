@@ -457,6 +457,53 @@ static void many_is_its_definition(void **state) {
     at_each_level(check_many);
 }
 
+/* Whether the upper halves of the vector registers are clear. */
+static bool is_upper_clear(void) {
+#if defined(__x86_64__)
+    static const unsigned char clear[256];
+    unsigned char upper[256];
+    if (__builtin_cpu_supports("avx")) {
+#define UPPER(register, at) "vextractf128 $1, %%ymm" register ", " at "(%0)\n"
+        __asm__ volatile(UPPER("0", "0") UPPER("1", "16") UPPER("2", "32") UPPER("3", "48")
+                             UPPER("4", "64") UPPER("5", "80") UPPER("6", "96") UPPER("7", "112")
+                                 UPPER("8", "128") UPPER("9", "144") UPPER("10", "160")
+                                     UPPER("11", "176") UPPER("12", "192") UPPER("13", "208")
+                                         UPPER("14", "224") UPPER("15", "240")
+                         :
+                         : "r"(upper)
+                         : "memory");
+        return memcmp(upper, clear, sizeof clear) == 0;
+    }
+#endif
+    return true;
+}
+
+static void check_upper(void) {
+    enum { BYTES = 8 * 1024 };
+    static unsigned char left[BYTES + 64], right[BYTES + 64], out[BYTES + 64];
+    memset(left, 0x35, sizeof left);
+    memset(right, 0x36, sizeof right);
+    EACH_OPERATION(type, redop) {
+        const void *ins[3] = {left, right, left};
+        void *outs[3] = {out, left, right};
+        for (size_t count = 1; count <= BYTES / rf_type_size(type); count = 3 * count + 1) {
+            rf__fold(type, redop == RF_AVG ? RF_SUM : redop, out, left, right, count);
+            assert_true(is_upper_clear());
+            for (int in_count = 2; in_count <= 3; in_count++) {
+                rf__fold_many(type, redop, outs, in_count, ins, in_count, count,
+                              redop == RF_AVG ? 2 : 1, in_count == 3);
+                assert_true(is_upper_clear());
+            }
+        }
+    }
+}
+
+/* Else every vector instruction of the caller's that knows nothing of wider ones is slow. */
+static void the_upper_halves_of_registers_are_left_clear(void **state) {
+    (void)state;
+    at_each_level(check_upper);
+}
+
 static void levels_agree(void **state) {
     (void)state;
     enum { COUNT = 1031 };
@@ -528,6 +575,7 @@ int main(void) {
         cmocka_unit_test(halves_convert_exactly),
         cmocka_unit_test(halves_round_to_nearest_even),
         cmocka_unit_test(many_is_its_definition),
+        cmocka_unit_test(the_upper_halves_of_registers_are_left_clear),
         cmocka_unit_test(levels_agree),
         cmocka_unit_test(division_is_exact_and_towards_zero),
         cmocka_unit_test(half_sums_round_once),
