@@ -83,11 +83,15 @@ def torch(program, options, units, ranks=1, hosts=None, who=figures.TORCH):
         return figures.parse(processes.finish(who, started), who, units)
 
 
+def trainer(model, options, log, run):
+    return [processes.BINARY, "train", model, *words_of(options), "--log", log, "--run-dir", run, "-q"]
+
+
 def ours(model, options, units, ranks=1, who=figures.OURS):
     with processes.scratch() as folder:
         log = folder / "log.jsonl"
         launcher = [processes.BINARY, "run", "-n", ranks, "-q", "--prefix", "none", "--"] if ranks > 1 else []
-        words = [*launcher, processes.BINARY, "train", model, *words_of(options), "--log", log, "--run-dir", folder / "run", "-q"]
+        words = [*launcher, *trainer(model, options, log, folder / "run")]
         processes.finish(who, [processes.start(words, folder, OMP_NUM_THREADS="1")])
         return figures.parse(log.read_text(), who, units)
 
@@ -98,8 +102,7 @@ def ours_apart(shape, data, steps, count):
     with processes.scratch() as folder:
         logs = [folder / f"log{k}.jsonl" for k in range(count)]
         processes.finish(figures.OURS, [
-            processes.start([processes.BINARY, "train", "gpt", *words_of(options), "--log", log, "--run-dir", f"{log}.run", "-q"],
-                            folder, OMP_NUM_THREADS="1") for log in logs])
+            processes.start(trainer("gpt", options, log, f"{log}.run"), folder, OMP_NUM_THREADS="1") for log in logs])
         each = [figures.parse(log.read_text(), figures.OURS, gpt_units(shape, 1)) for log in logs]
         return each[0] | {"tokens_per_s": sum(one["tokens_per_s"] for one in each)}
 
@@ -113,8 +116,7 @@ def ours_on_hosts(model, options, units, hosts):
             place = {"RINGFOLD_JOB": "bench", "RINGFOLD_RANK": str(rank), "RINGFOLD_SIZE": str(hosts.count),
                      "RINGFOLD_LOCAL_RANK": "0", "RINGFOLD_LOCAL_SIZE": "1", "RINGFOLD_STORE": store,
                      "RINGFOLD_KEY_FILE": str(folder / "key"), "RINGFOLD_START_TIMEOUT": "60s"}
-            words = [*hosts.inside(rank), processes.BINARY, "train", model, *words_of(options), "--log", log, "--run-dir",
-                     folder / f"run{rank}", "-q"]
+            words = [*hosts.inside(rank), *trainer(model, options, log, folder / f"run{rank}")]
             started.append(processes.start(words, folder, OMP_NUM_THREADS="1", **place))
         processes.finish(who, started)
         return figures.parse(log.read_text(), who, units)

@@ -5,6 +5,7 @@ import functools
 
 from common import hosts as namespaces
 from common.processes import LeftOut
+from common.report import tell
 
 from . import figures, programs
 from .figures import OURS, TORCH, Shape
@@ -53,6 +54,8 @@ class Plan:
 def need_torch():
     if not programs.torch_is_there():
         raise LeftOut("python3-torch is not installed: tools/setup bench installs it")
+    if not programs.blas_folder():
+        tell("bench: OpenBLAS is not installed, so PyTorch is many times slower than it can be: tools/setup bench installs it")
 
 
 def speed(plan, run, shape, **more):

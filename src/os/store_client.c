@@ -36,7 +36,7 @@ enum {
     INPUT_MARK = 1 << 20,
     READ_AT_ONCE = 64 << 10,
     BACKOFF_LEAST_MS = 20,
-    BACKOFF_MOST_MS = 500,  /* less than the others of a group wait for a report */
+    BACKOFF_MOST_MS = 500,  /* a group waits for a report for its detection time */
     BACKOFF_LOCAL_MS = 200, /* towards this host, where dialling costs nobody anything */
     USER_TIMEOUT_MS = 5000
 };
