@@ -543,6 +543,7 @@ static struct rf__attention attention_of(const struct pass *p, int number, size_
                               .q = qkv,
                               .k = qkv + gpt->width,
                               .v = qkv + 2 * gpt->width,
+                              .more = head + 1 < gpt->heads,
                               .stride = 3 * gpt->width,
                               .out = block->out + row * gpt->width + head * width,
                               .out_stride = gpt->width,

@@ -45,6 +45,7 @@ struct rf__drop {
  * Scratch is rf__attention_scratch floats, aligned. */
 struct rf__attention {
     size_t rows, width;     /* positions; of a head */
+    bool more;              /* another head's part follows in each row: it may be fetched early */
     const float *q, *k, *v; /* rows `stride` apart */
     size_t stride;
     float *out; /* rows `out_stride` apart; backward reads it */
