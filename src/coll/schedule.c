@@ -63,17 +63,19 @@ static bool is_reducing(enum rf_coll coll) {
 }
 
 /* A group of one: the result is what is there, divided where the caller divides. */
+/* In pieces that are still in the cache when they are divided. */
 static void write_alone(struct rf__draft *draft) {
-    struct rf__span all = rf__span(RF__OUT, 0, draft->params.count);
+    enum { PIECE = 16 << 10 };
+    size_t count = draft->params.coll == RF_COLL_BARRIER ? 0 : draft->params.count;
 
-    if (draft->params.coll == RF_COLL_BARRIER) {
-        return;
-    }
-    if (!draft->params.in_place) {
-        rf__draft_copy(draft, all, RF__IN, 0);
-    }
-    if (is_reducing(draft->params.coll)) {
-        rf__draft_divide(draft, all);
+    for (size_t at = 0; at < count; at += PIECE) {
+        struct rf__span piece = rf__span(RF__OUT, at, count - at < PIECE ? count - at : PIECE);
+        if (!draft->params.in_place) {
+            rf__draft_copy(draft, piece, RF__IN, at);
+        }
+        if (is_reducing(draft->params.coll)) {
+            rf__draft_divide(draft, piece);
+        }
     }
 }
 
