@@ -489,8 +489,9 @@ static const float *weight_of(const struct rf__gpt *gpt, int block,
 
 static int multiply(const struct pass *p, enum product product, const float *left,
                     const float *right, float *result, const float *bias) {
-    return rf__product_run(&p->plan->products[product], &p->gpt->device, p->gpt->kernels, left,
-                           right, result, bias, p->err);
+    const struct rf__factors factors = {.left = left, .right = right, .bias = bias};
+    return rf__product_run(&p->plan->products[product], &p->gpt->device, p->gpt->kernels, &factors,
+                           result, p->err);
 }
 
 /* A layer norm over the chunk of `stream`, with the gain that is tensor `tensor` and the shift that
@@ -644,7 +645,20 @@ static int forward_block(const struct pass *p, int number) {
 /* --- backward: the gradient by the residual stream is in `gradient` --- */
 
 static float *gradient_of(const struct pass *p, int tensor) {
-    return p->sink->grad(p->sink->context, tensor);
+    return p->sink->grad(p->sink->context, tensor, NULL);
+}
+
+/* The gradient of a matrix becomes, or grows by, left' x right. */
+static int add_gradient(const struct pass *p, struct rf__product *product, const float *left,
+                        const float *right, int tensor) {
+    struct rf__factors factors = {.left = left, .right = right};
+    float *result = p->sink->grad(p->sink->context, tensor, &factors.fresh);
+    return rf__product_run(product, &p->gpt->device, p->gpt->kernels, &factors, result, p->err);
+}
+
+static int matrix_gradient(const struct pass *p, enum product product, const float *left,
+                           const float *right, int tensor) {
+    return add_gradient(p, &p->plan->products[product], left, right, tensor);
 }
 
 /* Tensors from `first` on are complete: the last first. */
@@ -696,11 +710,11 @@ static int mlp_back(const struct pass *p, int number) {
     int rc = multiply(p, PROJ_BACK, out, gpt->tensors[proj].data, gpt->wide, NULL);
     if (!rc) {
         gpt->kernels->gelu_backward(hidden, gpt->wide, gradient_of(p, fc + 1), p->rows, 4 * width);
-        rc = multiply(p, PROJ_GRADIENT, hidden, out, gradient_of(p, proj), NULL);
+        rc = matrix_gradient(p, PROJ_GRADIENT, hidden, out, proj);
     }
     if (!rc) {
         gpt->kernels->norm_again(&norm);
-        rc = multiply(p, FC_GRADIENT, normed, gpt->wide, gradient_of(p, fc), NULL);
+        rc = matrix_gradient(p, FC_GRADIENT, normed, gpt->wide, fc);
     }
     if (!rc) {
         rc = multiply(p, FC_BACK, gpt->wide, gpt->tensors[fc].data, gpt->narrow, NULL);
@@ -739,8 +753,7 @@ static int attention_back(const struct pass *p, int number) {
     const float *out = out_gradient(p, residual_place(number, false));
 
     bias_gradient(p, out, width, proj + 1);
-    int rc =
-        multiply(p, ATTN_PROJ_GRADIENT, at(p, block->out, width), out, gradient_of(p, proj), NULL);
+    int rc = matrix_gradient(p, ATTN_PROJ_GRADIENT, at(p, block->out, width), out, proj);
     if (!rc) {
         rc = multiply(p, ATTN_PROJ_BACK, out, gpt->tensors[proj].data, gpt->narrow, NULL);
     }
@@ -748,8 +761,7 @@ static int attention_back(const struct pass *p, int number) {
         attend_back(p, number);
         bias_gradient(p, gpt->wide, 3 * width, attn + 1);
         gpt->kernels->norm_again(&norm);
-        rc = multiply(p, ATTN_GRADIENT, at(p, gpt->normed, width), gpt->wide, gradient_of(p, attn),
-                      NULL);
+        rc = matrix_gradient(p, ATTN_GRADIENT, at(p, gpt->normed, width), gpt->wide, attn);
     }
     if (!rc) {
         rc = multiply(p, ATTN_BACK, gpt->wide, gpt->tensors[attn].data, gpt->narrow, NULL);
@@ -786,11 +798,16 @@ struct outcome {
     int64_t correct;
 };
 
+static struct rf__product *head_product(const struct pass *p, enum head_product product,
+                                        size_t rows) {
+    return &p->plan->head[rows == p->plan->slice ? 0 : 1][product];
+}
+
 static int head_multiply(const struct pass *p, enum head_product product, size_t rows,
                          const float *left, const float *right, float *result) {
-    struct rf__product *products = p->plan->head[rows == p->plan->slice ? 0 : 1];
-    return rf__product_run(&products[product], &p->gpt->device, p->gpt->kernels, left, right,
-                           result, NULL, p->err);
+    const struct rf__factors factors = {.left = left, .right = right};
+    return rf__product_run(head_product(p, product, rows), &p->gpt->device, p->gpt->kernels,
+                           &factors, result, p->err);
 }
 
 /* The losses of a slice, from row `first` on; its logits become their gradient. */
@@ -824,8 +841,8 @@ static int head(const struct pass *p, struct outcome *outcome) {
                                gpt->narrow + first * gpt->width);
         }
         if (!rc && p->sink) {
-            rc = head_multiply(p, WTE_GRADIENT, rows, gpt->logits, normed,
-                               gradient_of(p, RF__GPT_WTE));
+            rc = add_gradient(p, head_product(p, WTE_GRADIENT, rows), gpt->logits, normed,
+                              RF__GPT_WTE);
         }
     }
     if (!rc && p->sink) {

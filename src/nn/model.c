@@ -458,8 +458,8 @@ static int backward_tensors(struct rf__model *model, const struct rf__layer *lay
                             struct rf__op *ops, struct rf__layer_gradients *gradients,
                             const struct rf__model_sink *sink, struct rf_error *err) {
     int weight = layer->tensor, bias = weight + 1;
-    gradients->weight = sink->grad(sink->context, weight);
-    gradients->bias = sink->grad(sink->context, bias);
+    gradients->weight = sink->grad(sink->context, weight, NULL);
+    gradients->bias = sink->grad(sink->context, bias, NULL);
     int rc = layer->kind->backward_weights(layer, ops, &model->device, gradients, err);
     for (int tensor = bias; tensor >= weight && !rc; tensor--) {
         rc = sink->ready(sink->context, tensor);

@@ -80,11 +80,13 @@ const char *rf__model_compute(void); /* "oneDNN 2.6.3, AVX-512" */
 int rf__model_forward(struct rf__model *model, const float *inputs, const int32_t *labels,
                       int count, double *loss_sum, int *correct, struct rf_error *err);
 
-/* After a forward: adds the gradient of the *sum* of losses to grad(context, index) for each
+/* After a forward: adds the gradient of the *sum* of losses to grad(context, index, …) for each
  * tensor, last layer first, and calls ready(context, index) after each; where that is not 0 the
- * pass ends with its code and leaves `err` alone. Neither callback may touch the model. */
+ * pass ends with its code and leaves `err` alone. Neither callback may touch the model.
+ * `fresh` NULL: what is given is added to. Otherwise *fresh may be set to true: nothing was added
+ * yet, what stands there counts for nothing, and the pass writes all of it before it asks again. */
 struct rf__model_sink {
-    float *(*grad)(void *context, int index);
+    float *(*grad)(void *context, int index, bool *fresh);
     int (*ready)(void *context, int index);
     void *context;
 };

@@ -4,6 +4,8 @@
 
 #include "base/assert.h"
 
+#include <string.h>
+
 static const char layer[] = "gpt";
 
 static int matrix(dnnl_memory_desc_t *out, const char *what, size_t rows, size_t columns,
@@ -23,14 +25,14 @@ static bool plain(const struct rf__product_sizes *s) {
     return s->sum && !s->bf16 && !s->bias;
 }
 
-static int run_plain(const struct rf__product_sizes *s, const float *left, const float *right,
-                     float *result, struct rf_error *err) {
+static int run_plain(const struct rf__product_sizes *s, const struct rf__factors *f, float *result,
+                     struct rf_error *err) {
     const dnnl_dim_t rows = (dnnl_dim_t)s->rows, inner = (dnnl_dim_t)s->inner;
     const dnnl_dim_t columns = (dnnl_dim_t)s->columns;
     dnnl_status_t status =
         dnnl_sgemm(s->left_turned ? 'T' : 'N', s->right_turned ? 'T' : 'N', rows, columns, inner,
-                   1.0f, left, s->left_turned ? rows : inner, right,
-                   s->right_turned ? inner : columns, 1.0f, result, columns);
+                   1.0f, f->left, s->left_turned ? rows : inner, f->right,
+                   s->right_turned ? inner : columns, f->fresh ? 0.0f : 1.0f, result, columns);
     return rf__device_check(status, layer, s->what, err);
 }
 
@@ -81,20 +83,23 @@ void rf__product_destroy(struct rf__product *product) {
 }
 
 int rf__product_run(struct rf__product *product, struct rf__device *device,
-                    const struct rf__kernels *kernels, const float *left, const float *right,
-                    float *result, const float *bias, struct rf_error *err) {
+                    const struct rf__kernels *kernels, const struct rf__factors *factors,
+                    float *result, struct rf_error *err) {
     const struct rf__product_sizes *s = &product->sizes;
-    const void *addresses[] = {left, right, result, bias};
-    RF_ASSERT(s->bias == (bias != NULL));
+    const void *addresses[] = {factors->left, factors->right, result, factors->bias};
+    RF_ASSERT(s->bias == (factors->bias != NULL) && (s->sum || !factors->fresh));
     if (plain(s)) {
-        return run_plain(s, left, right, result, err);
+        return run_plain(s, factors, result, err);
+    }
+    if (factors->fresh) {
+        memset(result, 0, s->rows * s->columns * sizeof *result);
     }
     if (s->bf16) {
         uint16_t *halves[] = {device->temporary,
                               (uint16_t *)device->temporary +
                                   half_bytes(s->rows * s->inner) / sizeof(uint16_t)};
-        kernels->to_bf16(left, halves[0], s->rows * s->inner);
-        kernels->to_bf16(right, halves[1], s->inner * s->columns);
+        kernels->to_bf16(factors->left, halves[0], s->rows * s->inner);
+        kernels->to_bf16(factors->right, halves[1], s->inner * s->columns);
         addresses[0] = halves[0];
         addresses[1] = halves[1];
     }

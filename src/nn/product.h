@@ -13,7 +13,7 @@ struct rf__product_sizes {
     size_t rows, inner, columns;
     bool left_turned, right_turned; /* the memory holds the transposed matrix */
     bool bias;                      /* one number a column */
-    bool sum;                       /* the result is added */
+    bool sum;                       /* the result is added to what is there */
     bool bf16;
 };
 
@@ -27,9 +27,14 @@ int rf__product_create(struct rf__product *product, struct rf__device *device,
                        const struct rf__product_sizes *sizes, struct rf_error *err);
 void rf__product_destroy(struct rf__product *product);
 
-/* `bias`: NULL where there is none. */
+struct rf__factors {
+    const float *left, *right;
+    const float *bias; /* NULL where there is none */
+    bool fresh;        /* of a sum: what is there counts for nothing */
+};
+
 int rf__product_run(struct rf__product *product, struct rf__device *device,
-                    const struct rf__kernels *kernels, const float *left, const float *right,
-                    float *result, const float *bias, struct rf_error *err);
+                    const struct rf__kernels *kernels, const struct rf__factors *factors,
+                    float *result, struct rf_error *err);
 
 #endif

@@ -144,9 +144,9 @@ static int too_bad(struct trainer *t, const char *what, uint64_t skipped, uint64
 /* --- one shard: forward and backward, micro-batch by micro-batch
  * -------------------------------------------------- */
 
-static float *sink_grad(void *context, int index) {
+static float *sink_grad(void *context, int index, bool *fresh) {
     struct trainer *t = context;
-    return rf__ddp_grad(t->ddp, index);
+    return fresh ? rf__ddp_grad_fresh(t->ddp, index, fresh) : rf__ddp_grad(t->ddp, index);
 }
 
 static int sink_ready(void *context, int index) {

@@ -51,7 +51,10 @@ static void *need(void *memory) {
     return memory;
 }
 
-static float *grad(void *context, int index) {
+static float *grad(void *context, int index, bool *fresh) {
+    if (fresh) {
+        *fresh = false;
+    }
     return ((struct run *)context)->gradients[index];
 }
 

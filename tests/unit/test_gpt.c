@@ -523,12 +523,20 @@ struct world {
     float *gradients[TENSORS];
     float *when_ready[TENSORS];
     int order[TENSORS], told, stop_after; /* stop_after: 0: never */
+    bool fresh[TENSORS];                  /* what stands in the gradient counts for nothing */
     uint32_t tokens[4096];
     uint64_t samples[64];
 };
 
-static float *world_grad(void *context, int index) {
-    return ((struct world *)context)->gradients[index];
+static float *world_grad(void *context, int index, bool *fresh) {
+    struct world *w = context;
+    if (fresh) {
+        *fresh = w->fresh[index];
+    } else if (w->fresh[index]) {
+        memset(w->gradients[index], 0, rf__model_tensor(w->model, index)->count * sizeof(float));
+    }
+    w->fresh[index] = false;
+    return w->gradients[index];
 }
 
 static const float *world_average(void *context, int index) {
@@ -818,6 +826,35 @@ static void a_sink_may_end_the_pass(void **state) {
     }
 }
 
+/* Whoever may write over what is there never reads it. */
+static void fresh_gradients_are_written(void **state) {
+    (void)state;
+    for (int compute = RF__COMPUTE_F32; compute <= RF__COMPUTE_BF16; compute++) {
+        struct rf__model_options options = tiny;
+        options.gpt.compute = (enum rf__compute)compute;
+        if (compute == RF__COMPUTE_BF16 && !rf__model_has_bf16()) {
+            continue;
+        }
+        struct world *fresh = world_open(&options), *zero = world_open(&options);
+        for (int i = 0; i < rf__model_tensors(fresh->model); i++) {
+            fresh->fresh[i] = true;
+            for (size_t k = 0; k < rf__model_tensor(fresh->model, i)->count; k++) {
+                fresh->gradients[i][k] = NAN;
+            }
+        }
+        for (int step = 0; step < 2; step++) { /* the second is added to the first */
+            world_pass(fresh, 0, 5, 0);
+            world_pass(zero, 0, 5, 0);
+        }
+        for (int i = 0; i < rf__model_tensors(fresh->model); i++) {
+            assert_all_near(fresh->gradients[i], zero->gradients[i],
+                            rf__model_tensor(fresh->model, i)->count, 1e-6);
+        }
+        world_close(fresh);
+        world_close(zero);
+    }
+}
+
 /* The logits of all positions would be 103 MB. */
 static void a_large_vocabulary_takes_little(void **state) {
     struct rf__model_options options = {
@@ -1004,6 +1041,7 @@ int main(void) {
         cmocka_unit_test(micro_batches_add_up),
         cmocka_unit_test(measuring_drops_nothing),
         cmocka_unit_test(last_tensor_first_and_complete),
+        cmocka_unit_test(fresh_gradients_are_written),
         cmocka_unit_test(a_sink_may_end_the_pass),
         cmocka_unit_test(a_large_vocabulary_takes_little),
         cmocka_unit_test(activations_are_as_planned),
