@@ -99,9 +99,12 @@ int rf__product_run(struct rf__product *product, struct rf__device *device,
                               (uint16_t *)device->temporary +
                                   half_bytes(s->rows * s->inner) / sizeof(uint16_t)};
         kernels->to_bf16(factors->left, halves[0], s->rows * s->inner);
-        kernels->to_bf16(factors->right, halves[1], s->inner * s->columns);
         addresses[0] = halves[0];
-        addresses[1] = halves[1];
+        addresses[1] = factors->right_half;
+        if (!factors->right_half) {
+            kernels->to_bf16(factors->right, halves[1], s->inner * s->columns);
+            addresses[1] = halves[1];
+        }
     }
     return rf__op_run(&product->op, device, addresses, s->bias ? 4 : 3, err);
 }

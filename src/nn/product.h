@@ -29,8 +29,9 @@ void rf__product_destroy(struct rf__product *product);
 
 struct rf__factors {
     const float *left, *right;
-    const float *bias; /* NULL where there is none */
-    bool fresh;        /* of a sum: what is there counts for nothing */
+    const uint16_t *right_half; /* the right one in bfloat16, where it is there; NULL: is made */
+    const float *bias;          /* NULL where there is none */
+    bool fresh;                 /* of a sum: what is there counts for nothing */
 };
 
 int rf__product_run(struct rf__product *product, struct rf__device *device,
