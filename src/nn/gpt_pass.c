@@ -339,9 +339,23 @@ static int attention_back(const struct pass *p, int number) {
     return rc;
 }
 
+/* After the last chunk each half's gradients are complete at once: they can be on their way while
+ * the rest is computed. */
 static int backward_block(const struct pass *p, int number) {
+    const int ln_1 = rf__gpt_block_tensor(number, RF__GPT_LN_1_WEIGHT);
+    const int ln_2 = rf__gpt_block_tensor(number, RF__GPT_LN_2_WEIGHT);
+    const bool is_last = p->sample + p->samples == (size_t)p->batch->count;
     int rc = mlp_back(p, number);
-    return rc ? rc : attention_back(p, number);
+    if (!rc && is_last) {
+        rc = ready(p, ln_2, ln_1 + RF__GPT_BLOCK_TENSORS - ln_2);
+    }
+    if (!rc) {
+        rc = attention_back(p, number);
+    }
+    if (!rc && is_last) {
+        rc = ready(p, ln_1, ln_2 - ln_1);
+    }
+    return rc;
 }
 
 static void embed_back(const struct pass *p) {
@@ -482,9 +496,6 @@ static int backward(struct pass *p) {
         before_first_chunk(p);
         while (!rc && next_chunk(p)) {
             rc = backward_block(p, i);
-        }
-        if (!rc) {
-            rc = ready(p, rf__gpt_block_tensor(i, RF__GPT_LN_1_WEIGHT), RF__GPT_BLOCK_TENSORS);
         }
     }
     before_first_chunk(p);

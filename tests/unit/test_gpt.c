@@ -781,24 +781,23 @@ static void measuring_drops_nothing(void **state) {
     world_close(dropping);
 }
 
-static void last_tensor_first_and_complete(void **state) {
-    (void)state;
-    struct world *w = world_open(&tiny);
+static void check_last_first_and_complete(const struct rf__model_options *options) {
+    struct world *w = world_open(options);
     int tensors = rf__model_tensors(w->model);
     for (int i = 0; i < tensors; i++) {
         for (size_t k = 0; k < rf__model_tensor(w->model, i)->count; k++) {
             w->gradients[i][k] = 1; /* is added to */
         }
     }
-    world_pass(w, 0, 5, 0);
+    world_pass(w, 0, options->batch, 0);
     assert_int_equal(w->told, tensors);
     for (int i = 0; i < tensors; i++) {
         size_t count = rf__model_tensor(w->model, i)->count;
         assert_int_equal(w->order[i], tensors - 1 - i);
         assert_memory_equal(w->when_ready[i], w->gradients[i], count * sizeof(float));
     }
-    struct world *zero = world_open(&tiny);
-    world_pass(zero, 0, 5, 0);
+    struct world *zero = world_open(options);
+    world_pass(zero, 0, options->batch, 0);
     for (int i = 0; i < tensors; i++) {
         size_t count = rf__model_tensor(w->model, i)->count;
         for (size_t k = 0; k < count; k++) {
@@ -808,6 +807,15 @@ static void last_tensor_first_and_complete(void **state) {
     }
     world_close(zero);
     world_close(w);
+}
+
+static void last_tensor_first_and_complete(void **state) {
+    (void)state;
+    struct rf__model_options in_chunks = tiny; /* of one sample each */
+    in_chunks.batch = 3;
+    in_chunks.gpt.context = 300;
+    check_last_first_and_complete(&tiny);
+    check_last_first_and_complete(&in_chunks);
 }
 
 static void a_sink_may_end_the_pass(void **state) {
