@@ -84,7 +84,7 @@ static const struct setting table[TRAIN_SETTINGS] = {
     {"no-overlap", NULL,
      "average gradients only after the backward pass, to see what overlap gains", SWITCH,
      TRAIN(ddp.no_overlap)},
-    {"bucket-bytes", "SIZE", "gradients averaged in one operation, at most (25M)", SIZE,
+    {"bucket-bytes", "SIZE", "gradients averaged in one operation (25M)", SIZE,
      TRAIN(ddp.bucket_bytes)},
     {"first-bucket-bytes", "SIZE", "of the first one, small so that it starts early (1M)", SIZE,
      TRAIN(ddp.first_bucket_bytes)},

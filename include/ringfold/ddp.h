@@ -49,8 +49,7 @@ enum { RF_RETRY = 1 }; /* not committed: begin again */
 struct rf_ddp_options {
     size_t first_bucket_bytes; /* 1 MiB: small, so that communication starts early. A bucket is
                                   closed by the tensor that fills it */
-    size_t bucket_bytes;       /* 25 MiB, the others at most: towards the end each is half of what
-                                  is left, down to the first's, so that little is waited for */
+    size_t bucket_bytes;       /* 25 MiB, for the others */
     uint32_t shards;           /* V; 0: one for each member at the start */
     int no_overlap; /* start all communication in rf_ddp_commit, to measure what overlap gains */
     uint32_t

@@ -20,23 +20,16 @@ size_t rf__buckets_floats(const size_t *counts, int tensors) {
     return total;
 }
 
-static size_t limit_of(size_t half, size_t first_bytes, size_t bytes) {
-    size_t least = (first_bytes < bytes ? first_bytes : bytes) / sizeof(float);
-    size_t most = bytes / sizeof(float);
-    return half < least ? least : half > most ? most : half;
-}
-
 int rf__buckets_layout(const size_t *counts, const int *order, int tensors, size_t first_bytes,
                        size_t bytes, struct rf__bucket *buckets, struct rf__slot *slots) {
     struct rf__bucket *bucket = buckets;
-    size_t offset = 0, limit = 0, all = rf__buckets_floats(counts, tensors);
+    size_t offset = 0;
     int used = 0;
 
     for (int k = 0; k < tensors; k++) {
         size_t count = counts[order[k]];
+        size_t limit = (used <= 1 ? first_bytes : bytes) / sizeof(float);
         if (used == 0 || bucket->count >= limit) {
-            limit = used == 0 ? first_bytes / sizeof(float)
-                              : limit_of((all - offset) / 2, first_bytes, bytes);
             bucket = &buckets[used++];
             *bucket = (struct rf__bucket){.first = k, .offset = offset};
         }

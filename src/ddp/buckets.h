@@ -23,12 +23,10 @@ struct rf__slot {
 /* Floats of the block; 0 where it would not fit into memory's address space. */
 size_t rf__buckets_floats(const size_t *counts, int tensors);
 
-/* `order` is a permutation of 0 … tensors - 1. A bucket is closed by the tensor that fills it: a
- * large tensor does not wait for those after it. The first is full with `first_bytes`; each other
- * with half of what is left from where it begins, but at most with `bytes` and at least with the
- * smaller of both: while a bucket travels the gradients of as much are still to be computed, and
- * little is left to travel when all are. Fills `slots` by tensor, and `buckets`, of which there are
- * at most `tensors`. Returns their number. */
+/* `order` is a permutation of 0 … tensors - 1. A bucket is closed by the tensor that fills it
+ * to `first_bytes` (the first) or `bytes` (the others): a large tensor does not wait for those
+ * after it. Fills `slots` by tensor, and `buckets`, of which there are at most `tensors`. Returns
+ * their number. */
 int rf__buckets_layout(const size_t *counts, const int *order, int tensors, size_t first_bytes,
                        size_t bytes, struct rf__bucket *buckets, struct rf__slot *slots);
 

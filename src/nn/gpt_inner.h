@@ -62,15 +62,14 @@ struct rf__gpt {
     unsigned char *activations; /* one block for all that follows and that of the blocks */
     size_t activation_bytes;
     struct stream end;
-    float *normed;   /* what comes out of a layer norm: positions x width */
-    float *gradient; /* by the residual stream: positions x width */
-    float *narrow;   /* positions of a chunk x width */
-    float *wide;     /* positions of a chunk x 4 width */
-    float *dropped;  /* positions of a chunk x width, where there is dropout */
-    float *logits;   /* a slice */
-    float *scratch;  /* of attention */
-    uint16_t
-        *halves; /* the parameters in bfloat16 as they were when the pass began; NULL: float32 */
+    float *normed;    /* what comes out of a layer norm: positions x width */
+    float *gradient;  /* by the residual stream: positions x width */
+    float *narrow;    /* positions of a chunk x width */
+    float *wide;      /* positions of a chunk x 4 width */
+    float *dropped;   /* positions of a chunk x width, where there is dropout */
+    float *logits;    /* a slice */
+    float *scratch;   /* of attention */
+    uint16_t *halves; /* parameters in bfloat16, as of the pass's begin; NULL: float32 */
 };
 
 /* The plan for a chunk of `samples`, made if it is not there yet. */

@@ -79,12 +79,11 @@ int rf__train_shard_run(struct trainer *t, const struct rf_shard *shard, struct 
 int rf__train_test_shard_run(struct trainer *t, const struct rf_shard *shard, struct rf_error *err);
 /* The unit is committed: what is known of the epoch after it. */
 void rf__train_skipped_count(struct trainer *t, const struct rf_step_report *report);
-/* Whether more than the largest share of `all` samples was skipped. Every member decides alike;
- * which of them speaks, and of which block, is for the next. */
-bool rf__train_is_too_bad(const struct trainer *t, uint64_t skipped, uint64_t all);
-/* Ends the run on all members: in a fixed group the first that has met a bad block tells of it. */
-int rf__train_too_bad(struct trainer *t, const char *what, uint64_t skipped, uint64_t all,
-                      uint64_t step, struct rf_error *err);
+/* An error where more than the largest share of `all` samples was skipped, which every member finds
+ * alike. It ends the run on all: in a fixed group the first that has met a bad block tells of it.
+ */
+int rf__train_check_skipped(struct trainer *t, const char *what, uint64_t skipped, uint64_t all,
+                            uint64_t step, struct rf_error *err);
 
 /* train.c: what the saver's news are told to. */
 void rf__train_checkpoint_told(void *context, const struct rf_checkpoint_news *news);

@@ -21,12 +21,11 @@ void rf__train_skipped_count(struct trainer *t, const struct rf_step_report *rep
     t->epoch_skipped = before + report->skipped;
 }
 
-bool rf__train_is_too_bad(const struct trainer *t, uint64_t skipped, uint64_t all) {
-    return (double)skipped > t->options.max_bad * (double)all;
-}
-
-int rf__train_too_bad(struct trainer *t, const char *what, uint64_t skipped, uint64_t all,
-                      uint64_t step, struct rf_error *err) {
+int rf__train_check_skipped(struct trainer *t, const char *what, uint64_t skipped, uint64_t all,
+                            uint64_t step, struct rf_error *err) {
+    if ((double)skipped <= t->options.max_bad * (double)all) {
+        return RF_OK;
+    }
     int code =
         rf__fail(err, RF_EDATA, 0,
                  "after step %llu %llu of %llu %s samples were skipped, and max-bad %g "

@@ -138,10 +138,8 @@ static int step_end(struct trainer *t, const struct rf_step_report *report,
     times->all = rf__train_now(t) - began;
     step_tell(t, report, times, norm, rate);
     t->result.stopped = report->stop;
-    if (rf__train_is_too_bad(t, t->epoch_skipped, t->data.train.count)) {
-        return rf__train_too_bad(t, "training", t->epoch_skipped, t->data.train.count, number, err);
-    }
-    return RF_OK;
+    return rf__train_check_skipped(t, "training", t->epoch_skipped, t->data.train.count, number,
+                                   err);
 }
 
 /* --- a measurement
@@ -177,8 +175,10 @@ static int measurement_end(struct trainer *t, const struct rf_step_report *repor
                         (unsigned long long)samples, (unsigned long long)report->skipped,
                         t->measured_count);
     }
-    if (rf__train_is_too_bad(t, report->skipped, t->measured_count)) {
-        return rf__train_too_bad(t, "test", report->skipped, t->measured_count, report->step, err);
+    int code =
+        rf__train_check_skipped(t, "test", report->skipped, t->measured_count, report->step, err);
+    if (code) {
+        return code;
     }
     result->accuracy = report->samples ? report->tally / (double)report->samples : NAN;
     result->test_loss = report->loss;

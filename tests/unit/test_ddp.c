@@ -45,9 +45,7 @@ static void buckets_hold_each_tensor_once(void **state) {
         int position = 0;
         assert_true(used >= 1 && used <= n);
         for (int b = 0; b < used; b++) {
-            size_t half = (floats - buckets[b].offset) / 2 * 4;
-            size_t least = first < other ? first : other;
-            size_t limit = b == 0 ? first : half < least ? least : half > other ? other : half;
+            size_t limit = b == 0 ? first : other;
             assert_int_equal(buckets[b].first, position);
             assert_true(buckets[b].tensors >= 1 && buckets[b].offset >= end);
             assert_int_equal(buckets[b].offset % RF__BUCKET_ALIGN, 0);
